@@ -1,0 +1,91 @@
+"""Every setting and its default. Other config files change this one; nothing has a default anywhere else.
+
+    depthroute train --config configs/base.py --workdir runs/base
+
+trains a 12-layer pre-norm transformer of width 256 on the embedded corpus (the Python standard library's source).
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    """The base config; it takes no argument."""
+    if arg:
+        raise ValueError(f"configs/base.py takes no argument, found {arg!r}")
+    return ConfigDict(
+        {
+            "arm": "base",  # row of a results table this run belongs to
+            "seed": 0,  # initial values and data order
+            "model": {
+                "layers": 12,  # attention + MLP pairs: 2 x layers sublayers
+                "dim": 256,  # width of the stream
+                "heads": 4,  # query heads; a divisor of dim
+                "kv_heads": 4,  # key/value heads (grouped-query attention); a divisor of heads
+                "mlp": "swiglu",  # swiglu | gelu
+                "mlp_dim": 704,  # hidden width of the MLP; 8/3 x dim for swiglu, 4 x dim for gelu
+                "vocab": 257,  # token ids 0..vocab-1; the byte tokenizer has 256 bytes and a document separator
+                "tied_head": True,  # unembed with the embedding matrix
+                "rope_base": 10000.0,  # longest wavelength of the rotary embedding, in tokens, over 2 pi
+                "embed_std": 0.02,  # standard deviation of the initial embedding
+                "stream_eps": 1e-12,  # of the norms on the stream; small, since a mean over 97 sources is small
+                "dtype": "float32",  # float32 | bfloat16 compute; parameters and router scores are float32
+                "remat": False,  # recompute sublayers in the backward pass
+            },
+            "router": {
+                "preset": "residual",  # a name of `depthroute.presets()`; setting it sets the axes below
+                "query": "none",  # none | static | dynamic
+                "key": "none",  # none | static | static_per_consumer | dynamic_full | dynamic_projected | hybrid
+                "bias": "none",  # none | learned: one scalar per (consumer, source)
+                "mixing": "free",  # softmax | sigmoid | free
+                "sources": "outputs",  # outputs | states
+                "memory": "full",  # full | blocks
+                "blocks": 8,  # number of blocks when memory is blocks
+                "sites": "sublayer",  # sublayer | layer: where the stream is read
+                "rank": 32,  # width of queries and keys (dynamic_full keys have width dim)
+                "query_input": "newest",  # newest | mean | embedding: what a dynamic query is computed from
+                "key_gain": False,  # a learned gain per consumer on dynamic_full keys, as AttnRes has
+                "key_eps": 1e-6,  # of the norms inside queries and keys
+                "lr_multiplier": 1.0,  # router learning rate over train.lr
+                "lr_trials": 0,  # how many multipliers were tried to find this one
+                "lr_tuned": False,  # whether the best of them was inside the range, not at its edge
+                "weight_decay": 0.0,  # of router parameters
+            },
+            "data": {
+                "source": "embedded",  # embedded | text | bin
+                "files": "",  # glob of text files or of .bin shards; unused by embedded
+                "tokenizer": "byte",  # byte, or the path of a tokenizer.json; unused by bin
+                "seq_len": 256,  # tokens predicted per sequence
+                "batch": 4,  # sequences per step, over all devices and microbatches
+            },
+            "train": {
+                "steps": 2000,
+                "optimizer": "adamw",  # adamw | muon (matrices inside the layers; AdamW for the rest)
+                "lr": 1e-3,  # peak
+                "schedule": "cosine",  # cosine | wsd (warm-up, stable, linear decay)
+                "warmup": 100,  # steps of linear warm-up
+                "decay": 0,  # steps of the final decay of wsd; cosine decays from the warm-up's end
+                "final_lr": 0.1,  # last rate over peak rate
+                "beta1": 0.9,
+                "beta2": 0.95,
+                "adam_eps": 1e-10,  # small: gradients of fan-in scaled router maps are small
+                "weight_decay": 0.1,  # of matrices; gains are not decayed, router parameters have their own
+                "clip_norm": 1.0,  # global gradient norm
+                "z_loss": 0.0,  # weight of the squared log-normaliser
+                "accumulate": 1,  # microbatches per step
+                "eval_split": "val",  # tune (to choose settings) | val (for tables)
+                "eval_every": 500,
+                "eval_sequences": 256,  # held-out sequences, spread evenly over the split; at most what it has
+                "log_every": 10,  # steps per line of metrics.jsonl
+                "checkpoint_every": 500,
+                "keep_checkpoints": 2,
+            },
+            "engine": {
+                "history": "list",  # list: the reference form of the depth history
+            },
+            "parallel": {
+                "strategy": "jit",  # jit (sharded over a mesh) | pmap (plain data parallel)
+                "data": 1,  # devices that share the batch
+                "fsdp": 1,  # devices that share the batch and hold shards of the parameters
+            },
+        }
+    )

@@ -1,0 +1,51 @@
+"""The depth loop: sites read from the router and write to it, one after another."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from depthroute.routing.contract import Params, ReadTrace, Router
+
+Site = Callable[[jax.Array], jax.Array]
+
+
+class Trace(NamedTuple):
+    """Routing of every consumer (the read-out last) over all sources; entries that `visible_MS` excludes are zero."""
+
+    scores_BTMS: jax.Array
+    weights_BTMS: jax.Array
+    visible_MS: jax.Array
+
+
+def run_depth(router: Router, params: Params, sites: Sequence[Site], x_BTD: jax.Array) -> tuple[jax.Array, Trace | None]:
+    """Runs all sites, unrolled, and returns what the read-out sees and how every consumer was routed.
+
+    Args: the router and its parameters, one function per site from what it sees to what it writes, and the embedding.
+    The trace is None for routers without weights.
+    """
+    consumers = router.split(params)
+    state = router.init_state(consumers[0], x_BTD)
+    traces = []
+    for m, site in enumerate(sites):
+        read = router.read(consumers[m], state, m)
+        traces.append(read.trace)
+        state = router.write(consumers[m], state, m, site(read.x_BTD))
+    read = router.readout(consumers[-1], state)
+    traces.append(read.trace)
+    return read.x_BTD, _stack([trace for trace in traces if trace is not None])
+
+
+def _stack(traces: Sequence[ReadTrace]) -> Trace | None:
+    if not traces:
+        return None
+    S = traces[-1].weights_BTS.shape[-1]
+
+    def pad(x_BTS: jax.Array) -> jax.Array:
+        return jnp.pad(x_BTS, ((0, 0), (0, 0), (0, S - x_BTS.shape[-1])))
+
+    visible_MS = jnp.array([[s < trace.weights_BTS.shape[-1] for s in range(S)] for trace in traces])
+    scores_BTMS = jnp.stack([pad(trace.scores_BTS) for trace in traces], axis=2)
+    weights_BTMS = jnp.stack([pad(trace.weights_BTS) for trace in traces], axis=2)
+    return Trace(scores_BTMS, weights_BTMS, visible_MS)

@@ -1,0 +1,123 @@
+"""A causal decoder around any router.
+
+Layer parameters are stored stacked, one leading axis over layers, so that every engine form shares one parameter tree.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from depthroute.config import Config
+from depthroute.model.depth import Site, Trace, run_depth
+from depthroute.nn.attention import Attention
+from depthroute.nn.mlp import MLP
+from depthroute.nn.norm import RMSNorm
+from depthroute.nn.params import Parameter, key_for, normal
+from depthroute.routing.build import build_router
+from depthroute.routing.contract import Router
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Model:
+    """`init(key) -> params` and `apply(params, tokens) -> logits`, both pure. Build one with `depthroute.build(config)`."""
+
+    config: Config
+    router: Router
+
+    def init(self, key: jax.Array) -> Tree:
+        """Initial parameters, float32. A value depends on the key and its path alone, so arms share what they have in common.
+
+        Embedding and untied head: N(0, embed_std^2); the layers' initial values are stated in `nn`, with output projections
+        divided by sqrt(2 x layers), one factor per residual branch (Radford et al., 2019).
+        """
+        m = self.config.model
+        x_BTD = jnp.zeros((1, 1, m.dim), jnp.dtype(m.dtype))
+        layer_keys = [jax.random.fold_in(key_for(key, "layers"), layer) for layer in range(m.layers)]
+        params = {
+            "embed": self._embed.init(key_for(key, "embed"))["params"],
+            "layers": jax.vmap(partial(self._init_layer, x_BTD))(jnp.stack(layer_keys)),
+            "router": self.router.parameters().init(key_for(key, "router")).get("params", {}),
+        }
+        if self.router.prenorm:
+            params["norm"] = self._norm.init(key_for(key, "norm"), x_BTD)["params"]
+        if not m.tied_head:
+            params["head"] = self._embed.init(key_for(key, "head"))["params"]
+        return params
+
+    def apply(self, params: Tree, tokens_BT: jax.Array, trace: bool = False) -> Any:
+        """Next-token logits [B, T, V] in float32; with `trace`, the pair (logits, `Trace` or None)."""
+        m = self.config.model
+        dtype = jnp.dtype(m.dtype)
+        x_BTD = params["embed"]["VD"][tokens_BT].astype(dtype)
+        routing = self.router.parameters().apply({"params": params["router"]})
+        x_BTD, routed = run_depth(self.router, routing, self.sites(params["layers"]), x_BTD)
+        if self.router.prenorm:
+            x_BTD = self._norm.apply({"params": params["norm"]}, x_BTD)
+        head_VD = params["embed" if m.tied_head else "head"]["VD"].astype(dtype)
+        logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, head_VD, preferred_element_type=jnp.float32)
+        return (logits_BTV, routed) if trace else logits_BTV
+
+    def sites(self, layers: Tree) -> list[Site]:
+        """The functions between reads: attention and MLP in turn, or whole layers with their inner residual kept."""
+        attention, mlp = self._sublayers()
+        sites: list[Site] = []
+        for params in _unstack(layers, self.config.model.layers):
+            attend = self._remat(partial(_call, attention, params["attention"]))
+            think = self._remat(partial(_call, mlp, params["mlp"]))
+            sites += [attend, think] if self.config.router.sites == "sublayer" else [partial(_layer, attend, think)]
+        return sites
+
+    def _remat(self, site: Site) -> Site:
+        return jax.checkpoint(site) if self.config.model.remat else site
+
+    def _sublayers(self) -> tuple[Attention, MLP]:
+        m = self.config.model
+        shared = {
+            "norm_eps": m.stream_eps,
+            "prenorm": self.router.prenorm,
+            "out_shrink": (2 * m.layers) ** 0.5,
+            "dtype": jnp.dtype(m.dtype),
+        }
+        return Attention(m.heads, m.kv_heads, m.rope_base, **shared), MLP(m.mlp, m.mlp_dim, **shared)
+
+    def _init_layer(self, x_BTD: jax.Array, key: jax.Array) -> Tree:
+        attention, mlp = self._sublayers()
+        return {
+            "attention": attention.init(key_for(key, "attention"), x_BTD)["params"],
+            "mlp": mlp.init(key_for(key, "mlp"), x_BTD)["params"],
+        }
+
+    @property
+    def _embed(self) -> Parameter:
+        return Parameter("VD", (self.config.model.vocab, self.config.model.dim), normal(self.config.model.embed_std))
+
+    @property
+    def _norm(self) -> RMSNorm:
+        return RMSNorm(self.config.model.stream_eps)
+
+
+def build(config: Config) -> Model:
+    """The model that `config` describes; refuses combinations that make no sense."""
+    return Model(config, build_router(config))
+
+
+def _call(module: Attention | MLP, params: Tree, x_BTD: jax.Array) -> jax.Array:
+    return module.apply({"params": params}, x_BTD)
+
+
+def _layer(attend: Site, think: Site, x_BTD: jax.Array) -> jax.Array:
+    attended_BTD = attend(x_BTD)
+    return attended_BTD + think(x_BTD + attended_BTD)
+
+
+def _unstack(layers: Tree, count: int) -> list[Tree]:
+    """One tree per layer. A split, since its transpose is a concatenation; slices would each add up a whole stack."""
+    leaves, structure = jax.tree.flatten(layers)
+    columns = [[part[0] for part in jax.lax.split(leaf, (1,) * count, axis=0)] for leaf in leaves]
+    return [structure.unflatten(row) for row in zip(*columns, strict=True)]

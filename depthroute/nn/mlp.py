@@ -1,0 +1,38 @@
+"""The position-wise network: SwiGLU (Shazeer, 2020, arXiv 2002.05202) or GELU."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from depthroute.nn.norm import RMSNorm
+from depthroute.nn.params import Parameter, fan_in
+
+
+class MLP(nn.Module):
+    """Sublayer: norm (if `prenorm`), up projection(s), nonlinearity, down projection. Adds nothing to its input.
+
+    Initial values: N(0, 1/fan_in); the down projection is divided by `out_shrink` as well.
+    """
+
+    kind: str
+    hidden: int
+    norm_eps: float
+    prenorm: bool
+    out_shrink: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        D, F = x_BTD.shape[-1], self.hidden
+        if self.prenorm:
+            x_BTD = RMSNorm(self.norm_eps, name="norm")(x_BTD)
+
+        def up(name: str) -> jax.Array:
+            return jnp.einsum("BTD,DF->BTF", x_BTD, Parameter("DF", (D, F), fan_in(D), name=name)().astype(self.dtype))
+
+        if self.kind == "swiglu":
+            hidden_BTF = jax.nn.silu(up("gate")) * up("up")
+        else:
+            hidden_BTF = jax.nn.gelu(up("up"))
+        down_FD = Parameter("FD", (F, D), fan_in(F, self.out_shrink), name="down")()
+        return jnp.einsum("BTF,FD->BTD", hidden_BTF, down_FD.astype(self.dtype))

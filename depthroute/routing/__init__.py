@@ -1,0 +1,1 @@
+"""Depth routing: what each sublayer reads of everything that was written before it."""

@@ -1,0 +1,68 @@
+"""What a router is.
+
+A router holds no arrays. Its parameters live in a thin Linen module; `split` hands them out, one entry per consumer, and the
+four pure functions use them. The depth loop calls, for sites m = 0, 1, ...::
+
+    state = router.init_state(params[0], x0)
+    x_m   = router.read(params[m], state, m)          what site m sees, before its own norm
+    state = router.write(params[m], state, m, u_m)    u_m is what the site computed
+    x     = router.readout(params[M], state)          before the final norm
+
+A trace is returned beside what is read, never by side effect; a router without weights returns None.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+
+Params = Mapping[str, jax.Array]
+State = Any
+
+
+class ReadTrace(NamedTuple):
+    """Routing of one consumer: float32 scores before mixing and the weights after it, over the sources it sees."""
+
+    scores_BTS: jax.Array
+    weights_BTS: jax.Array
+
+
+class Read(NamedTuple):
+    """What a consumer sees, and how it was routed."""
+
+    x_BTD: jax.Array
+    trace: ReadTrace | None
+
+
+class Router(Protocol):
+    """The contract; tests/routing/test_contract.py holds every preset to it."""
+
+    @property
+    def prenorm(self) -> bool:
+        """Whether sublayers and the read-out normalise what they read."""
+
+    def parameters(self) -> nn.Module:
+        """The Linen module that owns the parameters; calling it returns them as a flat dictionary."""
+
+    def split(self, params: Params) -> Sequence[Params]:
+        """One dictionary per consumer: its own slices and whatever is shared."""
+
+    def init_state(self, params_0: Params, x_BTD: jax.Array) -> State:
+        """The memory when only the embedding has been written."""
+
+    def read(self, params_m: Params, state: State, m: int) -> Read:
+        """What site m sees."""
+
+    def write(self, params_m: Params, state: State, m: int, update_BTD: jax.Array) -> State:
+        """The memory after site m wrote `update_BTD`."""
+
+    def readout(self, params_M: Params, state: State) -> Read:
+        """What the final norm and the unembedding see."""
+
+
+def residual_add(x_BTD: jax.Array, update_BTD: jax.Array) -> jax.Array:
+    """x + update, which must have exactly equal shapes: broadcasting here is always a mistake. Raises ValueError."""
+    if x_BTD.shape != update_BTD.shape:
+        raise ValueError(f"a residual add needs equal shapes, found {x_BTD.shape} and {update_BTD.shape}")
+    return x_BTD + update_BTD

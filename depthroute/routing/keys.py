@@ -1,0 +1,34 @@
+"""One short function per kind of key: how a source is described to the consumers. This file is the ablation.
+
+A key is made once, when its source is written, and is shared by all consumers.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from depthroute.nn.norm import rms_norm
+from depthroute.routing.contract import Params
+
+
+def static(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
+    """One learned vector per source, the same for every token: [R]."""
+    return params["key_SR"][source]
+
+
+def dynamic_full(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
+    """All of what the source has just written, normalised: [B, T, D]."""
+    return rms_norm(value_BTD.astype(jnp.float32), eps)
+
+
+def dynamic_projected(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
+    """What the source has just written, seen through a shared map: [B, T, R]."""
+    return jnp.einsum("BTD,DR->BTR", dynamic_full(params, source, value_BTD, eps), params["key_map_DR"])
+
+
+def hybrid(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
+    """A static key plus a gated dynamic part; the gate starts at zero and its size is itself a measurement."""
+    dynamic_BTR = dynamic_projected(params, source, value_BTD, eps)
+    return static(params, source, value_BTD, eps)[None, None] + params["key_gate"] * dynamic_BTR
+
+
+KEYS = {"static": static, "dynamic_full": dynamic_full, "dynamic_projected": dynamic_projected, "hybrid": hybrid}

@@ -1,0 +1,131 @@
+"""Published systems, and the cells of the key x query grid, by name.
+
+A preset is a family and, for depth attention, a value for each axis of the routing space. Setting ``router.preset`` sets the
+axes; an axis that is set explicitly wins over the preset's. This module does not import JAX, so that sweeps can be planned and
+tables printed without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from depthroute.config import Config
+from depthroute.errors import bad_value, unknown_name
+
+SINGLE_STREAM = "single_stream"
+DEPTH_ATTENTION = "depth_attention"
+
+AXES = {
+    "query": "none",
+    "key": "none",
+    "bias": "none",
+    "mixing": "free",
+    "sources": "outputs",
+    "memory": "full",
+    "sites": "sublayer",
+    "key_gain": False,
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named point: its family, where it is from, and the axes in which it differs from `AXES`."""
+
+    family: str
+    about: str
+    axes: Mapping[str, Any]
+
+
+def _grid(query: str, key: str, about: str) -> Preset:
+    return Preset(DEPTH_ATTENTION, about, {"query": query, "key": key, "mixing": "softmax"})
+
+
+PRESETS: dict[str, Preset] = {
+    "residual": Preset(SINGLE_STREAM, "pre-norm residual stream, x <- x + f(norm(x)) (He et al., arXiv 1512.03385)", {}),
+    "plain": Preset(SINGLE_STREAM, "no skip, x <- f(norm(x))", {}),
+    "postnorm": Preset(SINGLE_STREAM, "x <- norm(x + f(x)) (Vaswani et al., arXiv 1706.03762)", {}),
+    "attnres": Preset(
+        DEPTH_ATTENTION,
+        "full Attention Residuals (arXiv 2603.15031): static query, keys norm(v_i) with a gain per consumer",
+        {"query": "static", "key": "dynamic_full", "mixing": "softmax", "key_gain": True},
+    ),
+    "attnres_block": Preset(
+        DEPTH_ATTENTION,
+        "block Attention Residuals (arXiv 2603.15031): sources are sums of blocks and the running partial",
+        {"query": "static", "key": "dynamic_full", "mixing": "softmax", "key_gain": True, "memory": "blocks"},
+    ),
+    "denseformer": Preset(
+        DEPTH_ATTENTION,
+        "DenseFormer (arXiv 2402.02622): learned weights on all earlier states, before each layer",
+        {"bias": "learned", "sources": "states", "sites": "layer"},
+    ),
+    "qs_ks": _grid("static", "static", "static query, static keys: fixed softmax weights per consumer"),
+    "qs_kd": _grid("static", "dynamic_projected", "static query, dynamic keys of the static ones' rank"),
+    "qd_ks": _grid("dynamic", "static", "dynamic query, one static key per source shared by all consumers"),
+    "qd_kd": _grid("dynamic", "dynamic_projected", "dynamic query, dynamic keys"),
+    "qd_kh": _grid("dynamic", "hybrid", "dynamic query, static keys plus a gated dynamic part"),
+}
+
+
+def find(name: str) -> Preset:
+    """The preset called `name`, or a UserError that lists the known names."""
+    if name not in PRESETS:
+        raise unknown_name("router.preset", name, PRESETS, "the config file or --config.router.preset=...")
+    return PRESETS[name]
+
+
+def expand(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Puts a preset's axes underneath flat overrides that name one: explicit overrides win, the rest is the preset's."""
+    if "router.preset" not in overrides:
+        return dict(overrides)
+    axes = {**AXES, **find(overrides["router.preset"]).axes}
+    return {**{f"router.{axis}": value for axis, value in axes.items()}, **overrides}
+
+
+def check(config: Config) -> None:
+    """Refuses combinations of axes that make no sense, with one line that names both fields and says what would be valid."""
+    router, model = config.router, config.model
+    where = "the config file or --config.router.{}=..."
+    if find(router.preset).family == SINGLE_STREAM:
+        for axis, value in AXES.items():
+            if getattr(router, axis) != value:
+                allowed = f"{value!r} with router.preset={router.preset!r}; axes need a preset of the depth attention family"
+                raise bad_value(f"router.{axis}", getattr(router, axis), allowed, where.format(axis))
+        return
+    if (router.query == "none") != (router.key == "none"):
+        allowed = f"'none' exactly when router.query is 'none' (it is {router.query!r}): a score needs both or neither"
+        raise bad_value("router.key", router.key, allowed, where.format("key"))
+    if router.mixing == "free" and router.bias == "none":
+        raise bad_value("router.bias", router.bias, "'learned' with router.mixing='free': all weights would start at zero",
+                        where.format("bias"))
+    if router.rank > model.dim:
+        raise bad_value("router.rank", router.rank, f"at most model.dim={model.dim}", where.format("rank"))
+    if router.key_gain and router.key != "dynamic_full":
+        raise bad_value("router.key_gain", router.key_gain, f"False with router.key={router.key!r}", where.format("key_gain"))
+    if router.memory == "blocks":
+        if router.sources == "states":
+            raise bad_value("router.sources", router.sources, "'outputs' with router.memory='blocks': blocks are sums of outputs",
+                            where.format("sources"))
+        sites = model.layers * (2 if router.sites == "sublayer" else 1)
+        if router.blocks > sites:
+            raise bad_value("router.blocks", router.blocks, f"at most the number of {router.sites}s, {sites}", where.format("blocks"))
+
+
+def start(config: Config) -> str:
+    """The function the network computes before its first update: ``residual``, ``plain``, ``postnorm`` or ``own``.
+
+    A zero query makes the weights uniform, and the sublayers' norms remove the scale of a uniform mean, so reading outputs at
+    sublayer sites starts as the pre-norm residual network. At layer sites the inner residual sees that scale, so there only
+    weights of exactly one (on outputs) or one on the newest (on states) do, which is how learned biases of free mixing start.
+    """
+    router = config.router
+    if find(router.preset).family == SINGLE_STREAM:
+        return router.preset
+    if router.mixing == "free":
+        return "residual"
+    return "residual" if router.sources == "outputs" and router.sites == "sublayer" else "own"
+
+
+def names() -> tuple[str, ...]:
+    """All preset names."""
+    return tuple(PRESETS)
