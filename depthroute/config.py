@@ -191,7 +191,9 @@ def overlay(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
     known = dict(flatten(config.to_dict()))
     for name, value in overrides.items():
         if name not in known:
-            raise unknown_name("config field", name, known, "--config.FIELD=... or the sweep")
+            section = name.rpartition(".")[0]
+            siblings = [field for field in known if field.rpartition(".")[0] == section]
+            raise unknown_name("config field", name, siblings or known, "--config.FIELD=... or the sweep")
         like = known[name]
         value = _literal(value, like) if isinstance(value, str) else value
         if isinstance(like, float) and type(value) is int:
@@ -279,6 +281,12 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def program_key(config: Config) -> Config:
+    """`config` without the fields that change no compiled program: runs that agree in it compile once."""
+    router = dataclasses.replace(config.router, lr_trials=0, lr_tuned=False)
+    return dataclasses.replace(config, arm="", seed=0, router=router)
 
 
 def differences(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:

@@ -1,0 +1,1 @@
+"""Runs and what is made of them: folders, metrics, provenance, sweeps, statistics, tables and reports."""

@@ -1,0 +1,50 @@
+"""Where a run's numbers come from: code, versions, machine and data."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy", "scipy", "depthroute")
+ENVIRONMENT = ("XLA_FLAGS", "JAX_", "LIBTPU_INIT_ARGS", "OMP_NUM_THREADS")
+
+
+def collect(data_fingerprint: str, data_description: str, devices: list[str]) -> dict[str, Any]:
+    """The record written to provenance.json. Only environment variables that steer JAX are kept."""
+    return {
+        **git_state(Path(__file__).parent),
+        "argv": sys.argv,
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "devices": devices,
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(ENVIRONMENT)},
+        "data_fingerprint": data_fingerprint,
+        "data": data_description,
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Commit of the checkout that holds `folder`, and the diff against it; nulls outside a checkout."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    diff = _git(folder, "diff", "HEAD") if commit else None
+    return {"git_commit": commit, "git_dirty": bool(diff) if commit else None, "git_diff": diff or None}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

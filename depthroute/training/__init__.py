@@ -1,0 +1,1 @@
+"""From a model and a corpus to trained parameters: loss, optimizer, step, devices, checkpoints, loop."""
