@@ -1,6 +1,6 @@
 """A few seconds on a laptop: for trying things out, for tests and for notebooks.
 
-    depthroute train --config configs/tiny.py --config.router.preset=attnres --workdir runs/tiny
+depthroute train --config configs/tiny.py --config.router.preset=attnres --workdir runs/tiny
 """
 
 from pathlib import Path

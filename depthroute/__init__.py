@@ -6,7 +6,10 @@ __version__ = "0.1.0"
 
 
 def build(config: Any) -> Any:
-    """The model that a config (a ConfigDict, a nested dictionary or a `Config`) describes: `.init(key)`, `.apply(params, tokens)`."""
+    """The model that a ConfigDict, a nested dictionary or a `Config` describes.
+
+    ``model.init(key) -> params``, ``model.apply(params, tokens, trace=False) -> logits``.
+    """
     from depthroute.config import Config, resolve
     from depthroute.model.transformer import build
 
@@ -18,3 +21,10 @@ def presets() -> tuple[str, ...]:
     from depthroute.routing.presets import names
 
     return names()
+
+
+def load_run(path: Any) -> Any:
+    """A finished or interrupted run: `.config`, `.params`, `.trace(tokens) -> (logits, trace)`."""
+    from depthroute.runs.load import load_run
+
+    return load_run(path)

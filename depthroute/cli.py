@@ -87,7 +87,9 @@ def status(arguments: Arguments) -> int:
         if found is None:
             table.add_row(Text(run.name), "missing", "-", "-", "-", "-", Text(run.problem or ""))
             continue
-        numbers = (_number(found.get(name), form) for name, form in (("loss", ".4f"), ("tokens_per_s", ",.0f"), ("eta_s", ".0f")))
+        numbers = (
+            _number(found.get(name), form) for name, form in (("loss", ".4f"), ("tokens_per_s", ",.0f"), ("eta_s", ".0f"))
+        )
         reason = str(found.get("reason", "")).strip().splitlines()[-1:] or [run.problem or ""]
         steps = f"{found.get('step', '?')}/{found.get('steps', '?')}"
         table.add_row(Text(run.name), Text(str(found.get("state", "?"))), steps, *numbers, Text(reason[0]))
@@ -153,7 +155,9 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     def takes_config(added: argparse.ArgumentParser) -> None:
-        added.add_argument("--config", required=True, metavar="FILE[:arg]", help="a config file; change fields by --config.KEY=VALUE")
+        added.add_argument(
+            "--config", required=True, metavar="FILE[:arg]", help="a config file; change fields by --config.KEY=VALUE"
+        )
         added.set_defaults(takes_overrides=True)
 
     example = "depthroute train --config configs/tiny.py --config.router.preset=attnres --workdir runs/tiny"
@@ -166,7 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     takes_config(added)
     added.add_argument("--workdir", required=True, type=Path, help="the sweep's folder; every run has a folder inside it")
     added.add_argument("--backend", choices=["local"], default="local", help="where to run")
-    added.add_argument("--jobs", type=int, default=0, help="processes at a time; by default one per core, or one per accelerator host")
+    added.add_argument(
+        "--jobs", type=int, default=0, help="processes at a time; by default one per core, or one per accelerator host"
+    )
     added.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
 
     added = command(commands, "status", status, "depthroute status runs/key_query_grid")
@@ -179,9 +185,13 @@ def _parser() -> argparse.ArgumentParser:
 
     data = commands.add_parser("data", help="Prepares and describes corpora.", allow_abbrev=False)
     data_commands = data.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
-    example = "depthroute data prepare --source text --files 'docs/**/*.md' --train-bpe-vocab 1024 --out runs/docs_bpe --name docs"
+    example = (
+        "depthroute data prepare --source text --files 'docs/**/*.md' --train-bpe-vocab 1024 --out runs/docs_bpe --name docs"
+    )
     added = command(data_commands, "prepare", data_prepare, example)
-    added.add_argument("--source", required=True, choices=["embedded", "text"], help="the standard library's source, or --files")
+    added.add_argument(
+        "--source", required=True, choices=["embedded", "text"], help="the standard library's source, or --files"
+    )
     added.add_argument("--files", default="", help="glob of text files")
     added.add_argument("--tokenizer", default="byte", help="byte, or the path of a tokenizer.json")
     added.add_argument("--train-bpe-vocab", type=int, default=0, help="train a BPE tokenizer with that many tokens instead")

@@ -10,10 +10,10 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ml_collections import ConfigDict
 
@@ -22,30 +22,36 @@ from depthroute.errors import UserError, bad_value, unknown_name
 WHERE = "the config file or --config.{}=..."
 
 
-def _one_of(*names: str) -> Any:
-    return field(metadata={"allowed": names})
+@dataclass(frozen=True)
+class Range:
+    """Allowed numbers, both ends included."""
+
+    low: float
+    high: float = float("inf")
 
 
-def _between(low: float, high: float = float("inf")) -> Any:
-    return field(metadata={"low": low, "high": high})
+Count = Annotated[int, Range(1)]
+CountOrZero = Annotated[int, Range(0)]
+Size = Annotated[float, Range(0.0)]
+Fraction = Annotated[float, Range(0.0, 1.0)]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Shape of the decoder. `layers` counts attention + MLP pairs, so there are 2 x layers sublayers."""
 
-    layers: int = _between(1)
-    dim: int = _between(1)
-    heads: int = _between(1)
-    kv_heads: int = _between(1)
-    mlp: str = _one_of("swiglu", "gelu")
-    mlp_dim: int = _between(1)
-    vocab: int = _between(2)
+    layers: Count
+    dim: Count
+    heads: Count
+    kv_heads: Count
+    mlp: Literal["swiglu", "gelu"]
+    mlp_dim: Count
+    vocab: Annotated[int, Range(2)]
     tied_head: bool
-    rope_base: float = _between(1.0)
-    embed_std: float = _between(0.0)
-    stream_eps: float = _between(0.0)
-    dtype: str = _one_of("float32", "bfloat16")
+    rope_base: Annotated[float, Range(1.0)]
+    embed_std: Size
+    stream_eps: Size
+    dtype: Literal["float32", "bfloat16"]
     remat: bool
 
 
@@ -54,75 +60,75 @@ class RouterConfig:
     """A point in the space of depth routers; `preset` names it, the axes spell it out (see routing/presets.py)."""
 
     preset: str
-    query: str = _one_of("none", "static", "dynamic")
-    key: str = _one_of("none", "static", "static_per_consumer", "dynamic_full", "dynamic_projected", "hybrid")
-    bias: str = _one_of("none", "learned")
-    mixing: str = _one_of("softmax", "sigmoid", "free")
-    sources: str = _one_of("outputs", "states")
-    memory: str = _one_of("full", "blocks")
-    blocks: int = _between(1)
-    sites: str = _one_of("sublayer", "layer")
-    rank: int = _between(1)
-    query_input: str = _one_of("newest", "mean", "embedding")
+    query: Literal["none", "static", "dynamic"]
+    key: Literal["none", "static", "static_per_consumer", "dynamic_full", "dynamic_projected", "hybrid"]
+    bias: Literal["none", "learned"]
+    mixing: Literal["softmax", "sigmoid", "free"]
+    sources: Literal["outputs", "states"]
+    memory: Literal["full", "blocks"]
+    blocks: Count
+    sites: Literal["sublayer", "layer"]
+    rank: Count
+    query_input: Literal["newest", "mean", "embedding"]
     key_gain: bool
-    key_eps: float = _between(0.0)
-    lr_multiplier: float = _between(0.0)
-    lr_trials: int = _between(0)
+    key_eps: Size
+    lr_multiplier: Size
+    lr_trials: CountOrZero
     lr_tuned: bool
-    weight_decay: float = _between(0.0)
+    weight_decay: Size
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """What is read and how it is cut into sequences."""
 
-    source: str = _one_of("embedded", "text", "bin")
+    source: Literal["embedded", "text", "bin"]
     files: str
     tokenizer: str
-    seq_len: int = _between(1)
-    batch: int = _between(1)
+    seq_len: Count
+    batch: Count
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Optimizer, schedule and how often things happen (in steps)."""
 
-    steps: int = _between(1)
-    optimizer: str = _one_of("adamw", "muon")
-    lr: float = _between(0.0)
-    schedule: str = _one_of("cosine", "wsd")
-    warmup: int = _between(0)
-    decay: int = _between(0)
-    final_lr: float = _between(0.0, 1.0)
-    beta1: float = _between(0.0, 1.0)
-    beta2: float = _between(0.0, 1.0)
-    adam_eps: float = _between(0.0)
-    weight_decay: float = _between(0.0)
-    clip_norm: float = _between(0.0)
-    z_loss: float = _between(0.0)
-    accumulate: int = _between(1)
-    eval_split: str = _one_of("tune", "val")
-    eval_every: int = _between(1)
-    eval_sequences: int = _between(1)
-    log_every: int = _between(1)
-    checkpoint_every: int = _between(1)
-    keep_checkpoints: int = _between(1)
+    steps: Count
+    optimizer: Literal["adamw", "muon"]
+    lr: Size
+    schedule: Literal["cosine", "wsd"]
+    warmup: CountOrZero
+    decay: CountOrZero
+    final_lr: Fraction
+    beta1: Fraction
+    beta2: Fraction
+    adam_eps: Size
+    weight_decay: Size
+    clip_norm: Size
+    z_loss: Size
+    accumulate: Count
+    eval_split: Literal["tune", "val"]
+    eval_every: Count
+    eval_sequences: Count
+    log_every: Count
+    checkpoint_every: Count
+    keep_checkpoints: Count
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """How the depth history is held. `list` is the reference form."""
 
-    history: str = _one_of("list")
+    history: Literal["list"]
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
     """Devices used: `data` x `fsdp`. Both shard the batch; `fsdp` also shards parameters and optimizer state."""
 
-    strategy: str = _one_of("jit", "pmap")
-    data: int = _between(1)
-    fsdp: int = _between(1)
+    strategy: Literal["jit", "pmap"]
+    data: Count
+    fsdp: Count
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class Config:
     """Everything that determines a run."""
 
     arm: str
-    seed: int = _between(0)
+    seed: CountOrZero
     model: ModelConfig
     router: RouterConfig
     data: DataConfig
@@ -218,33 +224,35 @@ def resolve(config: ConfigDict | Mapping[str, Any]) -> Config:
 def _build(cls: type, nested: object, prefix: str) -> Any:
     if not isinstance(nested, Mapping):
         raise bad_value(prefix.rstrip("."), nested, "a section with fields", "the config file")
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    hints = get_type_hints(cls, include_extras=True)
     for name in nested:
-        if name not in fields:
-            raise unknown_name("config field", prefix + str(name), [prefix + f for f in fields], "the config file")
+        if name not in hints:
+            raise unknown_name("config field", prefix + str(name), [prefix + field for field in hints], "the config file")
     values = {}
-    for name, spec in fields.items():
+    for name, hint in hints.items():
         full = prefix + name
         if name not in nested:
             raise UserError(f"config field {full!r} is missing; every field must be visible; add it to the config file")
-        if dataclasses.is_dataclass(spec.type):
-            values[name] = _build(spec.type, nested[name], full + ".")  # type: ignore[arg-type]
-        else:
-            values[name] = _check_field(full, nested[name], spec)
+        is_section = dataclasses.is_dataclass(hint)
+        values[name] = _build(hint, nested[name], full + ".") if is_section else _check_field(full, nested[name], hint)
     return cls(**values)
 
 
-def _check_field(name: str, value: Any, spec: dataclasses.Field) -> Any:
+def _check_field(name: str, value: Any, hint: Any) -> Any:
     where = WHERE.format(name)
-    if spec.type is float and type(value) is int:
+    if get_origin(hint) is Literal:
+        kind, names, limits = str, get_args(hint), None
+    else:
+        kind, limits = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+        names = None
+    if kind is float and type(value) is int:
         value = float(value)
-    if type(value) is not spec.type:
-        raise bad_value(name, value, f"a value of type {getattr(spec.type, '__name__', spec.type)}", where)
-    if "allowed" in spec.metadata and value not in spec.metadata["allowed"]:
-        raise unknown_name(name, value, spec.metadata["allowed"], where)
-    if "low" in spec.metadata and not spec.metadata["low"] <= value <= spec.metadata["high"]:
-        low, high = spec.metadata["low"], spec.metadata["high"]
-        allowed = f"at least {low}" if high == float("inf") else f"{low} to {high}"
+    if type(value) is not kind:
+        raise bad_value(name, value, f"a value of type {kind.__name__}", where)
+    if names is not None and value not in names:
+        raise unknown_name(name, value, names, where)
+    if limits is not None and not limits.low <= value <= limits.high:
+        allowed = f"at least {limits.low}" if limits.high == float("inf") else f"{limits.low} to {limits.high}"
         raise bad_value(name, value, allowed, where)
     return value
 

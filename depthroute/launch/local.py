@@ -61,7 +61,8 @@ def run_sweep(sweep: Sweep, workdir: Path, jobs: int) -> int:
     if not missing:
         return 0
     waiting = batches_of_runs(missing, jobs)
-    free, active, codes = list(range(jobs)), [], []
+    free: list[int] = list(range(jobs))
+    active: list[_Worker] = []
     interrupted = _Interrupt()
     with make_display(workdir, [run.name for run in sweep.runs]) as display:
         while waiting or active:
@@ -74,7 +75,6 @@ def run_sweep(sweep: Sweep, workdir: Path, jobs: int) -> int:
             for worker in [worker for worker in active if worker.process.poll() is not None]:
                 active.remove(worker)
                 free.append(worker.slot)
-                codes.append(worker.process.returncode)
             display.update([run.name for worker in active for run in worker.runs])
     if interrupted.count:
         return EXIT_REQUEUE
@@ -97,9 +97,8 @@ def _command(workdir: Path, runs: Sequence[Run], cores: Sequence[int]) -> list[s
 def _start(workdir: Path, runs: tuple[Run, ...], slot: int, jobs: int) -> _Worker:
     with (workdir / runs[0].name / "worker.log").open("ab") as log:
         # A session of its own, so that a Ctrl-C in the terminal reaches the workers through us, once.
-        process = subprocess.Popen(
-            _command(workdir, runs, _cores(slot, jobs)), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        command = _command(workdir, runs, _cores(slot, jobs))
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
     return _Worker(process, slot, runs)
 
 

@@ -1,6 +1,6 @@
 """Runs prepared run folders one after another in one process, so that runs which share a program compile it once.
 
-    python -m depthroute.launch.worker --parent PID --cores 0,1 RUN_DIR [RUN_DIR ...]
+python -m depthroute.launch.worker --parent PID --cores 0,1 RUN_DIR [RUN_DIR ...]
 """
 
 import argparse

@@ -3,7 +3,6 @@
 Layer parameters are stored stacked, one leading axis over layers, so that every engine form shares one parameter tree.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from depthroute.config import Config
-from depthroute.model.depth import Site, Trace, run_depth
+from depthroute.model.depth import Site, run_depth
 from depthroute.nn.attention import Attention
 from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
@@ -50,12 +49,12 @@ class Model:
             params["head"] = self._embed.init(key_for(key, "head"))["params"]
         return params
 
-    def apply(self, params: Tree, tokens_BT: jax.Array, trace: bool = False) -> Any:
+    def apply(self, params: Tree, tokens_BT: jax.typing.ArrayLike, trace: bool = False) -> Any:
         """Next-token logits [B, T, V] in float32; with `trace`, the pair (logits, `Trace` or None)."""
         m = self.config.model
         dtype = jnp.dtype(m.dtype)
-        x_BTD = params["embed"]["VD"][tokens_BT].astype(dtype)
-        routing = self.router.parameters().apply({"params": params["router"]})
+        x_BTD = params["embed"]["VD"][jnp.asarray(tokens_BT)].astype(dtype)
+        routing: Any = self.router.parameters().apply({"params": params["router"]})
         x_BTD, routed = run_depth(self.router, routing, self.sites(params["layers"]), x_BTD)
         if self.router.prenorm:
             x_BTD = self._norm.apply({"params": params["norm"]}, x_BTD)
@@ -107,7 +106,7 @@ def build(config: Config) -> Model:
     return Model(config, build_router(config))
 
 
-def _call(module: Attention | MLP, params: Tree, x_BTD: jax.Array) -> jax.Array:
+def _call(module: Attention | MLP, params: Tree, x_BTD: jax.Array) -> Any:
     return module.apply({"params": params}, x_BTD)
 
 
@@ -118,6 +117,5 @@ def _layer(attend: Site, think: Site, x_BTD: jax.Array) -> jax.Array:
 
 def _unstack(layers: Tree, count: int) -> list[Tree]:
     """One tree per layer. A split, since its transpose is a concatenation; slices would each add up a whole stack."""
-    leaves, structure = jax.tree.flatten(layers)
-    columns = [[part[0] for part in jax.lax.split(leaf, (1,) * count, axis=0)] for leaf in leaves]
-    return [structure.unflatten(row) for row in zip(*columns, strict=True)]
+    columns = jax.tree.map(lambda leaf: [part[0] for part in jax.lax.split(leaf, (1,) * count, axis=0)], layers)
+    return jax.tree.transpose(jax.tree.structure(layers), jax.tree.structure([0] * count), columns)

@@ -167,7 +167,7 @@ class DepthAttention:
                 query = query * (params_m["key_gain_D"] if query.ndim == 1 else params_m["key_gain_D"][None, None])
             if router.key == "static_per_consumer":
                 keys = tuple(params_m["key_SR"])
-            dots = [jnp.einsum(DOTS[query.ndim, key.ndim], query, key) for key in keys]
+            dots = [jnp.einsum(DOTS[query.ndim, key.ndim], query, key) for key in keys if key is not None]
             scores_BTS = jnp.stack([jnp.broadcast_to(dot, shape_BTS[:2]) for dot in dots], axis=-1) * query.shape[-1] ** -0.5
         if router.bias == "learned":
             scores_BTS += params_m["bias_S"][None, None]

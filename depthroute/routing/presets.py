@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from depthroute.config import Config
-from depthroute.errors import bad_value, unknown_name
+from depthroute.config import WHERE, Config
+from depthroute.errors import UserError, bad_value, unknown_name
+from depthroute.routing.topology import num_sites
 
 SINGLE_STREAM = "single_stream"
 DEPTH_ATTENTION = "depth_attention"
@@ -85,30 +86,30 @@ def expand(overrides: Mapping[str, Any]) -> dict[str, Any]:
 def check(config: Config) -> None:
     """Refuses combinations of axes that make no sense, with one line that names both fields and says what would be valid."""
     router, model = config.router, config.model
-    where = "the config file or --config.router.{}=..."
+
+    def refuse(axis: str, allowed: str) -> UserError:
+        return bad_value(f"router.{axis}", getattr(router, axis), allowed, WHERE.format(f"router.{axis}"))
+
     if find(router.preset).family == SINGLE_STREAM:
         for axis, value in AXES.items():
             if getattr(router, axis) != value:
-                allowed = f"{value!r} with router.preset={router.preset!r}; axes need a preset of the depth attention family"
-                raise bad_value(f"router.{axis}", getattr(router, axis), allowed, where.format(axis))
+                raise refuse(axis, f"{value!r} with router.preset={router.preset!r}; other values need a preset with a history")
         return
     if (router.query == "none") != (router.key == "none"):
-        allowed = f"'none' exactly when router.query is 'none' (it is {router.query!r}): a score needs both or neither"
-        raise bad_value("router.key", router.key, allowed, where.format("key"))
+        raise refuse(
+            "key", f"'none' exactly when router.query is 'none' (it is {router.query!r}); a score needs both or neither"
+        )
     if router.mixing == "free" and router.bias == "none":
-        raise bad_value("router.bias", router.bias, "'learned' with router.mixing='free': all weights would start at zero",
-                        where.format("bias"))
+        raise refuse("bias", "'learned' with router.mixing='free'; all weights would start at zero")
     if router.rank > model.dim:
-        raise bad_value("router.rank", router.rank, f"at most model.dim={model.dim}", where.format("rank"))
+        raise refuse("rank", f"at most model.dim={model.dim}")
     if router.key_gain and router.key != "dynamic_full":
-        raise bad_value("router.key_gain", router.key_gain, f"False with router.key={router.key!r}", where.format("key_gain"))
-    if router.memory == "blocks":
-        if router.sources == "states":
-            raise bad_value("router.sources", router.sources, "'outputs' with router.memory='blocks': blocks are sums of outputs",
-                            where.format("sources"))
-        sites = model.layers * (2 if router.sites == "sublayer" else 1)
-        if router.blocks > sites:
-            raise bad_value("router.blocks", router.blocks, f"at most the number of {router.sites}s, {sites}", where.format("blocks"))
+        raise refuse("key_gain", f"False with router.key={router.key!r}; the gain is that of full-width keys")
+    if router.memory == "blocks" and router.sources == "states":
+        raise refuse("sources", "'outputs' with router.memory='blocks'; blocks are sums of outputs")
+    sites = num_sites(config)
+    if router.memory == "blocks" and router.blocks > sites:
+        raise refuse("blocks", f"at most the number of {router.sites}s, {sites}")
 
 
 def start(config: Config) -> str:

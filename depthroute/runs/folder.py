@@ -26,7 +26,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"file {str(path)!r} cannot be read as JSON ({error}); restore it or start in an empty folder") from error
+        raise UserError(
+            f"file {str(path)!r} cannot be read as JSON ({error}); restore it or start in an empty folder"
+        ) from error
 
 
 def keep_config(folder: Path, config: Config) -> None:
@@ -59,7 +61,9 @@ class RunFolder:
         except OSError as error:
             self._lock.seek(0)
             owner = self._lock.read().strip() or "another process"
-            raise UserError(f"run folder {str(self.path)!r} is in use by {owner}; wait for it, or give another --workdir") from error
+            raise UserError(
+                f"run folder {str(self.path)!r} is in use by {owner}; wait for it, or give another --workdir"
+            ) from error
         self._lock.truncate(0)
         self._lock.write(f"pid {os.getpid()} on {socket.gethostname()}")
         self._lock.flush()

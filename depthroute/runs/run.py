@@ -45,7 +45,7 @@ class StopRequest:
         return self.asked or (self._parent is not None and os.getppid() != self._parent)
 
 
-class _Recorder:
+class Recorder:
     """The loop's observer: metrics file, status file, and a plain line now and then."""
 
     def __init__(self, folder: RunFolder, status: Status, config: Config, quiet: bool):
@@ -54,11 +54,13 @@ class _Recorder:
         self._printed = time.monotonic()
 
     def metrics(self, record: dict[str, Any]) -> None:
+        """Appends to metrics.jsonl."""
         self._metrics.write({**record, "attempt": self._status.attempt, "time": round(time.time(), 3)})
         if record["split"] != "train":
             self._print(f"step {record['step']}: {record['split']} loss {record['loss']:.4f} nats/token")
 
     def progress(self, step: int, loss: float, tokens_per_s: float) -> None:
+        """Keeps status.json fresh."""
         train, data = self._config.train, self._config.data
         left = (train.steps - step) * data.batch * data.seq_len
         eta = left / tokens_per_s if tokens_per_s else None
@@ -70,6 +72,7 @@ class _Recorder:
             )
 
     def close(self) -> None:
+        """Closes metrics.jsonl."""
         self._metrics.close()
 
     def _print(self, line: str) -> None:
@@ -88,7 +91,7 @@ def execute(config: Config, workdir: Path, stop: StopRequest, quiet: bool = Fals
         if folder.finished():
             return 0
         status = Status(folder, config.train.steps)
-        recorder = _Recorder(folder, status, config, quiet)
+        recorder = Recorder(folder, status, config, quiet)
         try:
             corpus = corpus_lib.load(config.data, config.model.vocab)
             devices = [f"{device.platform}:{device.device_kind}" for device in jax.devices()]

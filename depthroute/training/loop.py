@@ -77,7 +77,7 @@ class Evaluation:
     def routing(self, params: Any) -> np.ndarray | None:
         """Mean routing weights [M, S] over `routing_sequences` sequences, or None for a router without weights."""
         maps = [self.programs.mean_routing(params, rows) for rows in self._batches(self.sequences_NT[: self.routing_sequences])]
-        return None if maps[0] is None else np.mean(maps, axis=0)
+        return None if maps[0] is None else np.mean(np.array(maps), axis=0)
 
     @property
     def routing_sequences(self) -> int:
@@ -95,27 +95,29 @@ class Evaluation:
         return np.split(np.resize(sequences_NT, (count * self.batch, sequences_NT.shape[1])), count)
 
 
-def train(
-    config: Config, corpus: Corpus, folder: Path, observer: Observer, should_stop: Callable[[], bool]
-) -> Outcome:
+def train(config: Config, corpus: Corpus, folder: Path, observer: Observer, should_stop: Callable[[], bool]) -> Outcome:
     """Trains from the newest checkpoint in `folder`, or from the seed, to the last step.
 
     Order within a step, the same after a resume: stop if asked, batch, update, report the previous step, evaluate, checkpoint.
     Raises Interrupted after saving when `should_stop` says so, Diverged when loss or gradient stop being finite.
     """
     programs = make_programs(config)
-    batches = Batches(corpus.splits["train"], config.seed, config.data.batch, config.data.seq_len)
+    batches = Batches(corpus.split("train"), config.seed, config.data.batch, config.data.seq_len)
     sequences_NT = held_out(corpus.split(config.train.eval_split), config.data.seq_len, config.train.eval_sequences)
     evaluation = Evaluation(programs, sequences_NT, config.data.batch, corpus.token_bytes_V)
     checkpoints = Checkpoints(folder, config.train.keep_checkpoints)
+    loop = Loop(config, programs, batches, evaluation, checkpoints, observer)
     try:
-        return _Loop(config, programs, batches, evaluation, checkpoints, observer).run(should_stop)
+        state, first = loop.start()
+        return loop.finish(loop.advance(state, first, config.train.steps, should_stop))
     finally:
         checkpoints.close()
 
 
 @dataclass
-class _Loop:
+class Loop:
+    """The loop's parts and what it remembers between steps; `train` puts one together."""
+
     config: Config
     programs: Programs
     batches: Batches
@@ -124,35 +126,54 @@ class _Loop:
     observer: Observer
     pending: tuple[int, Any] | None = None  # metrics still on the device: step and values
     saved: int = 0
+    val_loss: float = math.nan
     seconds: float = 0.0  # in updates of this attempt, its first one left out because it compiles
     timed_steps: int = 0
 
-    def run(self, should_stop: Callable[[], bool]) -> Outcome:
-        steps = self.config.train.steps
-        state, val_loss = self._start(), math.nan
-        for step in range(int(np.max(state.step)), steps):
+    def start(self) -> tuple[TrainState, int]:
+        """The newest checkpoint's state and step, or the initial state and 0."""
+        latest = self.checkpoints.latest_step()
+        if latest is None:
+            return self.programs.init(jax.random.key(self.config.seed)), 0
+        self.saved = latest
+        return self.programs.all_copies(self.checkpoints.restore(self.programs.abstract)), latest
+
+    def advance(self, state: TrainState, first: int, last: int, should_stop: Callable[[], bool]) -> TrainState:
+        """Updates `first` to `last`, with whatever is due in between."""
+        train = self.config.train
+        for step in range(first, last):
             if should_stop():
                 self._save(step, state)
-                raise Interrupted(f"stopped at step {step} of {steps}; the checkpoint is saved")
+                raise Interrupted(f"stopped at step {step} of {train.steps}; the checkpoint is saved")
             began = time.perf_counter()
             state, metrics = self.programs.step(state, self.programs.put(self.batches.batch(step)))
             self._report()
             self.pending = (step + 1, metrics)
-            if self._due(step + 1, self.config.train.eval_every) or self._due(step + 1, self.config.train.checkpoint_every):
+            evaluate, save = self._due(step + 1, train.eval_every), self._due(step + 1, train.checkpoint_every)
+            if evaluate or save:
                 self._report()
             self._time(began)
-            if self._due(step + 1, self.config.train.eval_every):
-                val_loss = self._evaluate(step + 1, state)
-            if self._due(step + 1, self.config.train.checkpoint_every):
+            if evaluate:
+                self._evaluate(step + 1, state)
+            if save:
                 self._save(step + 1, state)
-        return self._finish(state, val_loss)
+        return state
 
-    def _start(self) -> TrainState:
-        latest = self.checkpoints.latest_step()
-        if latest is None:
-            return self.programs.init(jax.random.key(self.config.seed))
-        self.saved = latest
-        return self.programs.all_copies(self.checkpoints.restore(self.programs.abstract))
+    def finish(self, state: TrainState) -> Outcome:
+        """What the run found, from its last state."""
+        params = self.programs.one_copy(state).params
+        if math.isnan(self.val_loss):  # the process that made the last checkpoint was killed before it wrote the result
+            self._evaluate(self.config.train.steps, state)
+        return Outcome(
+            val_loss=self.val_loss,
+            bits_per_byte=self.evaluation.bits_per_byte(self.val_loss),
+            eval_sequences=len(self.evaluation.sequences_NT),
+            eval_tokens=self.evaluation.num_tokens,
+            tokens_per_s=self._tokens_per_s(),
+            params_sha256=params_sha256(params),
+            routing_MS=self.evaluation.routing(params),
+            routing_sequences=self.evaluation.routing_sequences,
+        )
 
     def _due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.config.train.steps
@@ -184,27 +205,12 @@ class _Loop:
         tokens = (self.timed_steps - 1) * self.config.data.batch * self.config.data.seq_len
         return tokens / self.seconds if self.seconds else 0.0
 
-    def _evaluate(self, step: int, state: TrainState) -> float:
-        loss = self.evaluation.loss(self.programs.one_copy(state).params)
-        self.observer.metrics({"step": step, "split": self.config.train.eval_split, "loss": loss, **self._counts(step)})
-        return loss
+    def _evaluate(self, step: int, state: TrainState) -> None:
+        self.val_loss = self.evaluation.loss(self.programs.one_copy(state).params)
+        split = self.config.train.eval_split
+        self.observer.metrics({"step": step, "split": split, "loss": self.val_loss, **self._counts(step)})
 
     def _save(self, step: int, state: TrainState) -> None:
         self._report()
         self.checkpoints.save(step, self.programs.one_copy(state))
         self.saved = step
-
-    def _finish(self, state: TrainState, val_loss: float) -> Outcome:
-        params = self.programs.one_copy(state).params
-        if math.isnan(val_loss):  # the run was killed between its last checkpoint and its result
-            val_loss = self._evaluate(self.config.train.steps, state)
-        return Outcome(
-            val_loss=val_loss,
-            bits_per_byte=self.evaluation.bits_per_byte(val_loss),
-            eval_sequences=len(self.evaluation.sequences_NT),
-            eval_tokens=self.evaluation.num_tokens,
-            tokens_per_s=self._tokens_per_s(),
-            params_sha256=params_sha256(params),
-            routing_MS=self.evaluation.routing(params),
-            routing_sequences=self.evaluation.routing_sequences,
-        )

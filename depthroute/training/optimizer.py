@@ -27,9 +27,7 @@ def learning_rate(train: TrainConfig, multiplier: float = 1.0) -> optax.Schedule
         rest = optax.cosine_decay_schedule(peak, max(train.steps - train.warmup, 1), train.final_lr)
         return optax.join_schedules([warmup, rest], [train.warmup])
     decay = optax.linear_schedule(peak, peak * train.final_lr, train.decay)
-    return optax.join_schedules(
-        [warmup, optax.constant_schedule(peak), decay], [train.warmup, train.steps - train.decay]
-    )
+    return optax.join_schedules([warmup, optax.constant_schedule(peak), decay], [train.warmup, train.steps - train.decay])
 
 
 def group_of(path: tuple[Any, ...]) -> str:

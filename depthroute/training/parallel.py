@@ -42,10 +42,10 @@ class Programs:
     """The compiled functions of a run. States are placed on devices; `put` places a global batch of token ids [B, T+1]."""
 
     init: Callable[[jax.Array], TrainState]
-    step: Callable[[TrainState, jax.Array], tuple[TrainState, step_lib.Metrics]]
-    sequence_nll: Callable[[Any, jax.Array], jax.Array]
-    mean_routing: Callable[[Any, jax.Array], jax.Array | None]
-    put: Callable[[np.ndarray], jax.Array]
+    step: Callable[[TrainState, jax.typing.ArrayLike], tuple[TrainState, step_lib.Metrics]]
+    sequence_nll: Callable[[Any, jax.typing.ArrayLike], jax.Array]
+    mean_routing: Callable[[Any, jax.typing.ArrayLike], jax.Array | None]
+    put: Callable[[np.ndarray], jax.typing.ArrayLike]
     one_copy: Callable[[TrainState], TrainState]
     all_copies: Callable[[TrainState], TrainState]
     abstract: TrainState
