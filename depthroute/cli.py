@@ -43,7 +43,7 @@ def train(arguments: Arguments) -> int:
 def sweep(arguments: Arguments) -> int:
     """Runs what is missing of a sweep, then prints its table and writes table.md and report.html."""
     from depthroute.launch import local
-    from depthroute.runs.sweep import plan, to_json
+    from depthroute.runs.sweep import plan
 
     planned = plan(*_planned_config(arguments))
     jobs = arguments.jobs or local.default_jobs()
@@ -51,12 +51,10 @@ def sweep(arguments: Arguments) -> int:
         for command in local.commands(planned, arguments.workdir, jobs):
             print(" ".join(command))
         return 0
-    arguments.workdir.mkdir(parents=True, exist_ok=True)
     code = local.run_sweep(planned, arguments.workdir, jobs)
     if code == local.EXIT_REQUEUE:
         print("interrupted; everything is saved, run the same command to go on", file=sys.stderr)
         return code
-    (arguments.workdir / "sweep.json").write_text(to_json(planned))
     _write_outputs(arguments.workdir)
     if code:
         print(f"some runs failed; `depthroute status {arguments.workdir}` says why", file=sys.stderr)
@@ -81,7 +79,7 @@ def status(arguments: Arguments) -> int:
 
     from depthroute.runs.registry import load_sweep
 
-    table = Table("run", "state", "step", "loss, nats/token", "tokens/s", "s left", "reason", box=None)
+    table = Table("run", "state", "step", "train loss, nats/token", "tokens/s", "s left", "reason", box=None)
     for run in load_sweep(arguments.folder).runs:
         found = run.status
         if found is None:

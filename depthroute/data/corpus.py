@@ -27,6 +27,7 @@ from depthroute.errors import UserError, bad_value
 
 FORMAT = "depthroute corpus 1"
 MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
 SAMPLES, SAMPLE_BYTES = 16, 4096
 
 # Passes a sequence through unchanged and may show how far it has been consumed, under a title.
@@ -43,7 +44,8 @@ class Corpus:
     """Token sequences by split.
 
     fingerprint: sha256 of what determines the tokens.
-    token_bytes_V: bytes each token id stands for, for losses in bits per byte; None for shards made elsewhere.
+    token_bytes_V: bytes each token id stands for, for losses in bits per byte; None for shards that `depthroute data
+    prepare` did not write.
     """
 
     splits: dict[str, Tokens]
@@ -94,7 +96,22 @@ def fingerprint_text(documents: Iterable[Document], tokenizer: Tokenizer) -> str
 def _from_shards(files: str, vocab: int) -> Corpus:
     paths = [document.path for document in documents_lib.matching(files)]
     splits = _open_splits(paths, vocab, GIVE_OTHERS)
-    return Corpus(splits, _fingerprint_shards(paths), None, f"token shards {files}, {len(paths)} files")
+    return Corpus(splits, _fingerprint_shards(paths), _token_bytes(paths), f"token shards {files}, {len(paths)} files")
+
+
+def _token_bytes(paths: Sequence[Path]) -> np.ndarray | None:
+    """Bytes per token id of shards that `depthroute data prepare` wrote, whose manifest stands beside them; else None."""
+    folder = paths[0].parent
+    if any(path.parent != folder for path in paths):
+        return None
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        name = manifest["tokenizer"]["name"] if manifest["format"] == FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if name is None:
+        return None
+    return tokenizer_lib.load(name if name == "byte" else str(folder / TOKENIZER)).token_bytes_V
 
 
 def shard_split(path: Path) -> str:

@@ -18,13 +18,12 @@ from depthroute.data import corpus as corpus_lib
 from depthroute.data import documents as documents_lib
 from depthroute.data import tokenizer as tokenizer_lib
 from depthroute.data.batches import sequences_in
-from depthroute.data.corpus import FORMAT, MANIFEST
+from depthroute.data.corpus import FORMAT, MANIFEST, TOKENIZER
 from depthroute.data.documents import SPLITS, Document
 from depthroute.data.shards import Tokens
 from depthroute.data.tokenizer import Tokenizer
 from depthroute.errors import UserError, bad_value, unknown_name
 
-TOKENIZER = "tokenizer.json"
 CHUNK = 2**20
 
 
@@ -71,7 +70,7 @@ def _earlier(out: Path) -> list[str]:
     try:
         manifest = json.loads((out / MANIFEST).read_text())
         if manifest["format"] == FORMAT:
-            return [MANIFEST, *manifest["files"]]
+            return [MANIFEST, *(Path(name).name for name in manifest["files"])]
     except (OSError, ValueError, KeyError, TypeError):
         pass
     allowed = "a new or empty folder, or one with a corpus prepared earlier"
@@ -106,7 +105,7 @@ def _replace(folder: Path, out: Path, earlier: Iterable[str]) -> None:
 def info(data: DataConfig, vocab: int) -> dict[str, Any]:
     """What a config's corpus holds; `vocab` is model.vocab. Reads every token once, as a stream.
 
-    For each split: tokens, sequences of data.seq_len, and (None for shards made elsewhere) documents and bytes per token.
+    For each split: tokens, sequences of data.seq_len, documents (None for shards) and bytes per token (None where unknown).
     For the corpus: description, fingerprint, and `unigram_nats`, the loss on val of the best model without context (None
     without both splits).
     """

@@ -12,8 +12,8 @@ from pathlib import Path
 from depthroute.config import program_key
 from depthroute.errors import bad_value
 from depthroute.launch.progress import make_display
-from depthroute.runs.folder import EXIT_REQUEUE, keep_config
-from depthroute.runs.sweep import Run, Sweep
+from depthroute.runs.folder import EXIT_REQUEUE
+from depthroute.runs.sweep import Run, Sweep, prepare
 
 POLL_S = 0.25
 ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0", "/dev/kfd")
@@ -55,8 +55,7 @@ def run_sweep(sweep: Sweep, workdir: Path, jobs: int) -> int:
     cores = len(os.sched_getaffinity(0))
     if not 1 <= jobs <= cores:
         raise bad_value("--jobs", jobs, f"1 to {cores}, the cores of this machine", "--jobs")
-    for run in sweep.runs:
-        keep_config(workdir / run.name, run.config)
+    prepare(sweep, workdir)
     missing = _missing(sweep, workdir)
     if not missing:
         return 0

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 from depthroute.config import Config, differences, overlay, resolve
 from depthroute.errors import UserError, bad_value, unknown_name
 from depthroute.routing import presets
+from depthroute.runs.folder import keep_config
 
 Points = list[dict[str, Any]]
 
@@ -149,6 +150,13 @@ def to_json(sweep: Sweep) -> str:
     record = {field.name: getattr(sweep, field.name) for field in dataclasses.fields(sweep)}
     record["runs"] = [{"name": run.name, "arm": run.config.arm, "seed": run.config.seed} for run in sweep.runs]
     return json.dumps(record, indent=2) + "\n"
+
+
+def prepare(sweep: Sweep, workdir: Path) -> None:
+    """Writes the plan and every run's config into the sweep's folder. Raises UserError if a run there has another config."""
+    for run in sweep.runs:
+        keep_config(workdir / run.name, run.config)
+    (workdir / "sweep.json").write_text(to_json(sweep))
 
 
 def _file(module: ModuleType) -> str:

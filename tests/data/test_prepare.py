@@ -137,9 +137,12 @@ def test_info_counts(files, tmp_path, monkeypatch):
         assert (found["documents"], found["tokens"]) == (counts["documents"], counts["tokens"])
         assert found["sequences"] == (counts["tokens"] - 1) // 8
         assert found["bytes_per_token"] == pytest.approx(counts["bytes"] / counts["tokens"], rel=1e-12)
-        assert shards["splits"][split] == found | {"documents": None, "bytes_per_token": None}
+        assert shards["splits"][split] == found | {"documents": None}
     assert text["fingerprint"] == manifest["fingerprint"]
     assert shards["unigram_nats"] == text["unigram_nats"]
+    (tmp_path / "out" / "manifest.json").unlink()  # shards made elsewhere
+    shards = info(DataConfig("bin", f"{tmp_path}/out/*.bin", "byte", 8, 2), 257)
+    assert all(split["bytes_per_token"] is None for split in shards["splits"].values())
 
 
 def test_unigram_nats_by_hand():
