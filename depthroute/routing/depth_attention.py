@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from depthroute.config import Config
-from depthroute.nn.params import Parameter, fan_in, normal
+from depthroute.nn.params import Parameter, normal
 from depthroute.routing.contract import Params, Read, ReadTrace, Router, residual_add
 from depthroute.routing.history import ListHistory
 from depthroute.routing.keys import KEYS
@@ -31,8 +31,9 @@ DOTS = {(1, 1): "R,R->", (3, 1): "BTR,R->BT", (1, 3): "R,BTR->BT", (3, 3): "BTR,
 class DepthAttentionParameters(nn.Module):
     """Parameters of the axes in use. Consumer 0 sees one source, so it has none.
 
-    Initial values: queries, their maps and gates zero, gains one, static keys N(0, 1), the key map N(0, 1/D). Biases start at
-    zero under softmax and sigmoid; free mixing starts as the sum of all outputs, or as the newest state alone.
+    Initial values: queries, their maps and gates zero, gains one, static keys N(0, 1), the key map N(0, D), which through its
+    1/D gives keys of size one. Biases start at zero under softmax and sigmoid; free mixing starts as the sum of all outputs, or as
+    the newest state alone.
     """
 
     config: Config
@@ -54,7 +55,7 @@ class DepthAttentionParameters(nn.Module):
         if router.key == "static_per_consumer":
             params["key_PR"] = Parameter("PR", (P, R), normal(1.0), name="key")()
         if router.key in ("dynamic_projected", "hybrid"):
-            params["key_map_DR"] = Parameter("DR", (D, R), fan_in(D), name="key_map")()
+            params["key_map_DR"] = Parameter("DR", (D, R), normal(D**0.5), name="key_map")()
         if router.key == "hybrid":
             params["key_gate"] = Parameter("scalar", (), zeros, name="key_gate")()
         if router.key_gain:

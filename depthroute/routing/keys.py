@@ -1,6 +1,8 @@
 """One short function per kind of key: how a source is described to the consumers. This file is the ablation.
 
-A key is made once, when its source is written, and is shared by all consumers.
+A key is made once, when its source is written, and is shared by all consumers. The coordinates of every kind start at size one,
+and one optimizer step moves them by the same order of size: the shared map of dynamic keys is used through 1/D, as the map of
+dynamic queries is (see queries.py).
 """
 
 import jax
@@ -21,8 +23,9 @@ def dynamic_full(params: Params, source: int, value_BTD: jax.Array, eps: float) 
 
 
 def dynamic_projected(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
-    """What the source has just written, seen through a shared map: [B, T, R]."""
-    return jnp.einsum("BTD,DR->BTR", dynamic_full(params, source, value_BTD, eps), params["key_map_DR"])
+    """What the source has just written, seen through a shared map: norm(v) P / D, [B, T, R]."""
+    D = value_BTD.shape[-1]
+    return jnp.einsum("BTD,DR->BTR", dynamic_full(params, source, value_BTD, eps), params["key_map_DR"]) / D
 
 
 def hybrid(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
