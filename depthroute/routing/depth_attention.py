@@ -32,8 +32,8 @@ class DepthAttentionParameters(nn.Module):
     """Parameters of the axes in use. Consumer 0 sees one source, so it has none.
 
     Initial values: queries, their maps and gates zero, gains one, static keys N(0, 1), the key map N(0, D), which through its
-    1/D gives keys of size one. Biases start at zero under softmax and sigmoid; free mixing starts as the sum of all outputs, or as
-    the newest state alone.
+    1/D gives keys of size one. Biases start at zero under softmax and sigmoid; free mixing starts as the sum of all outputs,
+    or as the newest state alone.
     """
 
     config: Config
