@@ -27,8 +27,8 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         if path.exists():
-            content = path.read_bytes()
-            path.open("r+b").truncate(content.rfind(b"\n") + 1)
+            with path.open("r+b") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
         self._file = path.open("ab")
 
     def write(self, record: dict[str, Any]) -> None:
