@@ -16,6 +16,8 @@ from depthroute.runs.folder import EXIT_REQUEUE
 from depthroute.runs.sweep import Run, Sweep, prepare
 
 POLL_S = 0.25
+# Large pages: a step's temporary arrays are freed and mapped again, and small pages cost a tenth of the time of a CPU step.
+MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0", "/dev/kfd")
 
 
@@ -97,7 +99,10 @@ def _start(workdir: Path, runs: tuple[Run, ...], slot: int, jobs: int) -> _Worke
     with (workdir / runs[0].name / "worker.log").open("ab") as log:
         # A session of its own, so that a Ctrl-C in the terminal reaches the workers through us, once.
         command = _command(workdir, runs, _cores(slot, jobs))
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        environment = {**MEMORY, **os.environ}
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
     return _Worker(process, slot, runs)
 
 

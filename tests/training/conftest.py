@@ -22,14 +22,14 @@ SMALL = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small(tiny):
     """small(**{dotted name: value}) -> Config: one layer of width 16, 12 steps."""
     return lambda **overrides: tiny(**{**SMALL, **overrides})
 
 
-@pytest.fixture
-def corpus(small):
+@pytest.fixture(scope="session")
+def corpus(small, private_cache):
     """The embedded corpus."""
     config = small()
     return corpus_lib.load(config.data, config.model.vocab)
@@ -48,7 +48,7 @@ class Notes:
         self.steps.append(step)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def notes():
     """notes() -> a fresh observer."""
     return Notes
