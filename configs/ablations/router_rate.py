@@ -20,7 +20,13 @@ TITLE = "Router learning rates"
 QUESTION = "At which multiple of the model's learning rate does each arm's router train best?"
 NOTE = "One seed, the tune split: for choosing rates, not for comparing arms."
 RATES = (0.01, 0.04, 0.17, 0.7, 3.0)
-EXTENDED = {"attnres": (0.0006, 0.0025), "qs_ks": (12.0, 50.0), "qd_ks": (12.0, 50.0)}
+EXTENDED = {
+    "attnres": (0.0006, 0.0025),
+    "qs_ks": (12.0, 50.0),
+    "qd_ks": (12.0, 50.0),
+    "qd_kd": (12.0, 50.0),
+    "qd_kh": (12.0, 50.0),
+}
 SEED = 100  # not among the seeds of the grid
 
 
