@@ -7,11 +7,13 @@ trains a 12-layer pre-norm transformer of width 256 on the embedded corpus (the 
 
 from ml_collections import ConfigDict
 
+from depthroute.errors import bad_value
+
 
 def get_config(arg: str = "") -> ConfigDict:
     """The base config; it takes no argument."""
     if arg:
-        raise ValueError(f"configs/base.py takes no argument, found {arg!r}")
+        raise bad_value("argument of the config file", arg, "none: this config takes no argument", "--config FILE")
     return ConfigDict(
         {
             "arm": "base",  # row of a results table this run belongs to

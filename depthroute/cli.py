@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def sweep(arguments: Arguments) -> int:
     jobs = arguments.jobs or local.default_jobs()
     if arguments.dry_run:
         for command in local.commands(planned, arguments.workdir, jobs):
-            print(" ".join(command))
+            print(shlex.join(command))
         return 0
     code = local.run_sweep(planned, arguments.workdir, jobs)
     if code == local.EXIT_REQUEUE:

@@ -6,6 +6,7 @@ python -m depthroute.launch.worker --parent PID --cores 0,1 RUN_DIR [RUN_DIR ...
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if execute(resolve(read_json(folder / "config.json")), folder, stop, quiet=True) == EXIT_REQUEUE:
                 return EXIT_REQUEUE
-        except UserError as error:
-            print(f"{folder.name}: {error}", file=sys.stderr, flush=True)
+        except Exception as error:
+            told = str(error) if isinstance(error, UserError) else traceback.format_exc()
+            print(f"{folder.name}: {told}", file=sys.stderr, flush=True)
             failed = True
     return int(failed)
 

@@ -31,11 +31,19 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents. Raises UserError where that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"folder {str(path)!r} cannot be made ({error.strerror}); give another --workdir") from error
+
+
 def keep_config(folder: Path, config: Config) -> None:
     """Writes config.json, or checks that the one that is there says the same. Raises UserError listing the differences."""
     path = folder / "config.json"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(path, to_dict(config))
         return
     changed = differences(resolve(read_json(path)), config)
@@ -49,10 +57,14 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config):
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         self._lock = (path / "lock").open("a+")
-        self._acquire()
-        keep_config(path, config)
+        try:
+            self._acquire()
+            keep_config(path, config)
+        except UserError:
+            self.close()
+            raise
 
     def _acquire(self) -> None:
         # The kernel drops the lock when its process dies, however it dies, so there are no stale ones to recognise.

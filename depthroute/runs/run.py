@@ -1,4 +1,4 @@
-"""One run from start to finish in its folder. The only module of this room that imports JAX."""
+"""One run from start to finish in its folder. With load.py the only module of this room that imports JAX."""
 
 import os
 import signal

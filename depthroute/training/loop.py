@@ -164,6 +164,8 @@ class Loop:
         params = self.programs.one_copy(state).params
         if math.isnan(self.val_loss):  # the process that made the last checkpoint was killed before it wrote the result
             self._evaluate(self.config.train.steps, state)
+        if not math.isfinite(self.val_loss):
+            raise self._diverged("evaluation loss", self.val_loss, self.config.train.steps)
         return Outcome(
             val_loss=self.val_loss,
             bits_per_byte=self.evaluation.bits_per_byte(self.val_loss),
@@ -186,11 +188,14 @@ class Loop:
         values = {name: float(value) for name, value in metrics.items()}
         for name, value in values.items():
             if not math.isfinite(value):
-                last = f"the last good checkpoint is step {self.saved}" if self.saved else "there is no checkpoint yet"
-                raise Diverged(f"{name} is {value} at step {step}; {last}; lower train.lr or router.lr_multiplier")
+                raise self._diverged(name, value, step)
         if step == 1 or self._due(step, self.config.train.log_every):
             self.observer.metrics({"step": step, "split": "train", **values, **self._counts(step)})
         self.observer.progress(step, values["loss"], self._tokens_per_s())
+
+    def _diverged(self, name: str, value: float, step: int) -> Diverged:
+        last = f"the last good checkpoint is step {self.saved}" if self.saved else "there is no checkpoint yet"
+        return Diverged(f"{name} is {value} at step {step}; {last}; lower train.lr or router.lr_multiplier")
 
     def _counts(self, step: int) -> dict[str, Any]:
         tokens = step * self.config.data.batch * self.config.data.seq_len

@@ -1,5 +1,6 @@
 """The optimizer: one schedule, and a group of parameters for each way of updating them."""
 
+import math
 from typing import Any
 
 import jax
@@ -68,7 +69,7 @@ def muon(train: TrainConfig) -> optax.GradientTransformation:
     """Muon (Jordan, 2024) with decoupled decay, for stacked layer matrices."""
     return optax.chain(
         optax.contrib.scale_by_muon(weight_dimension_numbers=_dimensions),
-        optax.contrib.scale_by_shape(weight_dimension_numbers=_dimensions, consistent_rms=MUON_RMS),
+        optax.stateless(lambda updates, params: jax.tree.map_with_path(_match_rms, updates)),
         optax.add_decayed_weights(train.weight_decay),
         optax.scale_by_learning_rate(learning_rate(train)),
     )
@@ -76,3 +77,9 @@ def muon(train: TrainConfig) -> optax.GradientTransformation:
 
 def _dimensions(params: Any) -> Any:
     return jax.tree.map_with_path(lambda path, _: optax.contrib.MuonDimensionNumbers(*MATRIX_AXES[path[-1].key]), params)
+
+
+def _match_rms(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
+    """An orthogonal matrix has entries of size 1 / sqrt(longer side); this makes them MUON_RMS at any shape."""
+    sides = [math.prod(update.shape[axis] for axis in axes) for axes in MATRIX_AXES[path[-1].key]]
+    return update * (MUON_RMS * max(sides) ** 0.5)

@@ -90,7 +90,11 @@ def _pmap_programs(config: Config, model: Model) -> Programs:
     optimizer = make_optimizer(config)
     init = jax.jit(partial(step_lib.init_state, model, optimizer))
     train_step = step_lib.make_train_step(model, optimizer, average=partial(jax.lax.pmean, axis_name="data"))
-    replicate = jax.pmap(lambda state: state, in_axes=None, axis_size=count, devices=devices)
+    copy_each = jax.pmap(lambda state, _: state, in_axes=(None, 0), devices=devices)
+
+    def replicate(state: TrainState) -> TrainState:
+        return copy_each(state, np.arange(count))
+
     place = jax.sharding.SingleDeviceSharding(devices[0])
     shapes = jax.eval_shape(init, jax.random.key(0))
     return Programs(

@@ -1,0 +1,63 @@
+"""The systems under test: every preset, and points of the routing space that no preset visits."""
+
+from pathlib import Path
+
+import depthroute
+from depthroute import config as config_lib
+from depthroute.routing.presets import expand
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+# Small enough to run without jit. Three blocks on four sublayers leave a remainder. Eight sequences of eight tokens: a row for
+# each device, position and consumer, no token twice among 64, and one shape in all tests, which then share compiled operations.
+SMALL = {
+    "model.dim": 16,
+    "model.mlp_dim": 24,
+    "model.vocab": 64,
+    "router.rank": 6,
+    "router.blocks": 3,
+    "data.seq_len": 8,
+    "data.batch": 8,
+}
+
+PRESETS = depthroute.presets()
+
+
+def _softmax(query, key, **axes):
+    axes = {"query": query, "key": key, **axes}
+    return {"router.preset": "qs_ks", **{f"router.{axis}": value for axis, value in axes.items()}}
+
+
+VARIANTS = {
+    "static_per_consumer": _softmax("static", "static_per_consumer"),
+    "dynamic_per_consumer": _softmax("dynamic", "static_per_consumer"),
+    "full_keys_dynamic_query": _softmax("dynamic", "dynamic_full", key_gain=True),
+    "full_keys_without_gain": _softmax("static", "dynamic_full"),
+    "hybrid_static_query": _softmax("static", "hybrid"),
+    "query_from_mean": _softmax("dynamic", "static", query_input="mean"),
+    "query_from_embedding": _softmax("dynamic", "dynamic_projected", query_input="embedding"),
+    "bias_only": _softmax("none", "none", bias="learned"),
+    "bias_and_query": _softmax("static", "static", bias="learned"),
+    "sigmoid": _softmax("dynamic", "dynamic_projected", mixing="sigmoid"),
+    "free_with_query": _softmax("static", "static", mixing="free", bias="learned"),
+    "free_states_with_query": _softmax("dynamic", "hybrid", mixing="free", bias="learned", sources="states"),
+    "softmax_states": _softmax("dynamic", "dynamic_projected", sources="states"),
+    "layer_outputs": _softmax("dynamic", "static", sites="layer"),
+    "layer_states_per_consumer": _softmax("static", "static_per_consumer", sites="layer", sources="states"),
+    "blocks_static": _softmax("dynamic", "static", memory="blocks"),
+    "blocks_of_two": _softmax("dynamic", "hybrid", memory="blocks", query_input="mean") | {"router.blocks": 2},
+    "blocks_per_consumer": _softmax("static", "static_per_consumer", memory="blocks"),
+    "blocks_projected": _softmax("dynamic", "dynamic_projected", memory="blocks", query_input="mean"),
+    "blocks_hybrid": _softmax("dynamic", "hybrid", memory="blocks", bias="learned"),
+    "layer_blocks": _softmax("static", "dynamic_full", memory="blocks", sites="layer") | {"router.blocks": 2},
+    "free_blocks_of_two": _softmax("none", "none", mixing="free", bias="learned", memory="blocks") | {"router.blocks": 2},
+    "gelu_untied": {"router.preset": "residual", "model.mlp": "gelu", "model.tied_head": False},
+}
+
+CASES = {preset: {"router.preset": preset} for preset in PRESETS} | VARIANTS
+
+
+def tiny(**overrides):
+    """configs/tiny.py made smaller still, with a preset's axes and then `overrides` on top, resolved."""
+    config, _ = config_lib.load_file(CONFIGS / "tiny.py")
+    return config_lib.resolve(config_lib.overlay(config, {**SMALL, **expand(overrides)}))
