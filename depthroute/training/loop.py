@@ -18,7 +18,7 @@ from depthroute.training.checkpoint import Checkpoints
 from depthroute.training.parallel import Programs, make_programs
 from depthroute.training.state import TrainState, params_sha256
 
-ROUTING_SEQUENCES = 32  # enough for a mean over positions; one evaluation batch is traced at a time
+ROUTING_SEQUENCES = 32  # enough for a mean over thousands of positions
 
 
 class Observer(Protocol):
@@ -76,13 +76,14 @@ class Evaluation:
 
     def routing(self, params: Any) -> np.ndarray | None:
         """Mean routing weights [M, S] over `routing_sequences` sequences, or None for a router without weights."""
-        maps = [self.programs.mean_routing(params, rows) for rows in self._batches(self.sequences_NT[: self.routing_sequences])]
-        return None if maps[0] is None else np.mean(np.array(maps), axis=0)
+        rows = self.sequences_NT[: self.routing_sequences]
+        maps = [self.programs.mean_routing(params, batch) for batch in self._batches(rows)]
+        return None if maps[0] is None else np.mean(np.concatenate(maps)[: len(rows)], axis=0)
 
     @property
     def routing_sequences(self) -> int:
-        """How many sequences the routing is averaged over: whole batches."""
-        return max(1, min(ROUTING_SEQUENCES, len(self.sequences_NT)) // self.batch) * self.batch
+        """How many sequences the routing is averaged over."""
+        return min(ROUTING_SEQUENCES, len(self.sequences_NT))
 
     @property
     def num_tokens(self) -> int:
