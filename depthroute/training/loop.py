@@ -77,8 +77,9 @@ class Evaluation:
     def routing(self, params: Any) -> np.ndarray | None:
         """Mean routing weights [M, S] over `routing_sequences` sequences, or None for a router without weights."""
         rows = self.sequences_NT[: self.routing_sequences]
-        maps = [self.programs.mean_routing(params, batch) for batch in self._batches(rows)]
-        return None if maps[0] is None else np.mean(np.concatenate(maps)[: len(rows)], axis=0)
+        maps = [self.programs.sequence_routing(params, batch) for batch in self._batches(rows)]
+        found = [np.asarray(weights_BMS) for weights_BMS in maps if weights_BMS is not None]
+        return np.mean(np.concatenate(found)[: len(rows)], axis=0) if found else None
 
     @property
     def routing_sequences(self) -> int:

@@ -44,7 +44,7 @@ class Programs:
     init: Callable[[jax.Array], TrainState]
     step: Callable[[TrainState, jax.typing.ArrayLike], tuple[TrainState, step_lib.Metrics]]
     sequence_nll: Callable[[Any, jax.typing.ArrayLike], jax.Array]
-    mean_routing: Callable[[Any, jax.typing.ArrayLike], jax.Array | None]
+    sequence_routing: Callable[[Any, jax.typing.ArrayLike], jax.Array | None]
     put: Callable[[np.ndarray], jax.typing.ArrayLike]
     one_copy: Callable[[TrainState], TrainState]
     all_copies: Callable[[TrainState], TrainState]
@@ -75,7 +75,7 @@ def _jit_programs(config: Config, model: Model) -> Programs:
         init=jax.jit(init, out_shardings=placed),
         step=jax.jit(train_step, in_shardings=(placed, batch), out_shardings=(placed, None), donate_argnums=0),
         sequence_nll=jax.jit(partial(step_lib.sequence_nll, model), in_shardings=(placed.params, batch)),
-        mean_routing=jax.jit(partial(step_lib.mean_routing, model), in_shardings=(placed.params, batch)),
+        sequence_routing=jax.jit(partial(step_lib.sequence_routing, model), in_shardings=(placed.params, batch)),
         put=lambda tokens_BT: jax.device_put(tokens_BT, batch),
         one_copy=lambda state: state,
         all_copies=lambda state: state,
@@ -101,7 +101,7 @@ def _pmap_programs(config: Config, model: Model) -> Programs:
         init=lambda key: replicate(init(key)),
         step=_first_of_each(jax.pmap(train_step, axis_name="data", devices=devices, donate_argnums=0)),
         sequence_nll=jax.jit(partial(step_lib.sequence_nll, model)),
-        mean_routing=jax.jit(partial(step_lib.mean_routing, model)),
+        sequence_routing=jax.jit(partial(step_lib.sequence_routing, model)),
         put=lambda tokens_BT: tokens_BT.reshape(count, -1, tokens_BT.shape[-1]),
         one_copy=lambda state: jax.tree.map(lambda x: x[0], state),
         all_copies=replicate,

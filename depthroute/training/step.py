@@ -59,7 +59,7 @@ def sequence_nll(model: Model, params: Any, tokens_BT: jax.Array) -> jax.Array:
     return jnp.sum(nll_BT, axis=-1)
 
 
-def mean_routing(model: Model, params: Any, tokens_BT: jax.Array) -> jax.Array | None:
+def sequence_routing(model: Model, params: Any, tokens_BT: jax.Array) -> jax.Array | None:
     """Weight of every consumer on every source, averaged over positions: [B, M, S]; None without weights."""
     _, trace = model.apply(params, tokens_BT[:, :-1], trace=True)
     return None if trace is None else jnp.mean(trace.weights_BTMS, axis=1)

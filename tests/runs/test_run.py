@@ -100,7 +100,7 @@ def test_routing_rows_are_distributions_over_what_is_visible(finished):
     assert [[value is None for value in row] for row in rows] == [[False, True, True], [False, False, True], [False] * 3]
     for row in rows:
         assert sum(value for value in row if value is not None) == pytest.approx(1, abs=1e-5)
-    assert (routing["split"], routing["sequences"]) == ("val", 16)
+    assert (routing["split"], routing["sequences"]) == ("val", 20)
 
 
 def test_metrics_status_and_provenance(finished):

@@ -10,7 +10,7 @@ import pytest
 import depthroute
 from depthroute.training.optimizer import make_optimizer
 from depthroute.training.state import TrainState
-from depthroute.training.step import gradients, make_train_step, mean_routing, sequence_nll
+from depthroute.training.step import gradients, make_train_step, sequence_routing, sequence_nll
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,10 @@ def test_an_update_counts_and_reports_what_average_returns(model, params, tokens
     np.testing.assert_allclose(metrics["grad_norm"], 2 * norm, rtol=1e-5)
 
 
-def test_mean_routing_averages_over_tokens(model, params, tokens_BT, small):
-    weights_MS = np.asarray(jax.jit(partial(mean_routing, model))(params, tokens_BT))
+def test_sequence_routing_averages_over_positions(model, params, tokens_BT, small):
+    weights_BMS = np.asarray(jax.jit(partial(sequence_routing, model))(params, tokens_BT))
     _, trace = jax.jit(model.apply, static_argnames="trace")(params, tokens_BT[:, :-1], trace=True)
-    np.testing.assert_allclose(weights_MS, np.asarray(trace.weights_BTMS, np.float64).mean((0, 1)), rtol=1e-5)
-    np.testing.assert_allclose(weights_MS.sum(1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(weights_BMS, np.asarray(trace.weights_BTMS, np.float64).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(weights_BMS.sum(-1), 1.0, rtol=1e-5)
     residual = depthroute.build(small())
-    assert jax.eval_shape(partial(mean_routing, residual), {**params, "router": {}}, tokens_BT) is None
+    assert jax.eval_shape(partial(sequence_routing, residual), {**params, "router": {}}, tokens_BT) is None
