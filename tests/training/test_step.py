@@ -10,7 +10,7 @@ import pytest
 import depthroute
 from depthroute.training.optimizer import make_optimizer
 from depthroute.training.state import TrainState
-from depthroute.training.step import gradients, make_train_step, sequence_routing, sequence_nll
+from depthroute.training.step import gradients, make_train_step, sequence_nll, sequence_routing
 
 
 @pytest.fixture(scope="module")
