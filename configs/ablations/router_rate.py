@@ -4,8 +4,8 @@
     python benchmarks/router_rates.py runs/router_rate records/2026-12-01_router_rates
 
 The second command draws the curves and writes rates.json, which key_query_grid.py reads. Every arm gets the same seven
-multipliers of the model's rate: five from 0.01 to 3, and two more because most arms were best at 3. One whose best is still at an
-edge gets two more beyond that edge, once.
+multipliers of the model's rate: five from 0.01 to 3, and two more because most arms were best at 3. One whose best is still at
+an edge gets two more beyond that edge, once.
 """
 
 from pathlib import Path
