@@ -2,7 +2,7 @@
 
     depthroute sweep --config configs/ablations/key_query_grid.py --workdir runs/key_query_grid
 
-or ``make ablation``. Two CPU cores take about seven minutes. The model's learning rate was chosen for the `residual` arm; each
+or ``make ablation``. Two CPU cores take about five minutes. The model's learning rate was chosen for the `residual` arm; each
 routing arm has its own router rate, chosen on the tune split by configs/ablations/router_rate.py with a seed the table does
 not use, and read from the record of that sweep.
 """
