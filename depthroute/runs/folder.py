@@ -40,9 +40,12 @@ def make_folder(path: Path) -> None:
 
 
 def keep_config(folder: Path, config: Config) -> None:
-    """Writes config.json, or checks that the one that is there says the same. Raises UserError listing the differences."""
+    """Writes config.json, or checks that the one that is there says the same. Raises UserError listing the differences.
+
+    Until a run has begun to train, which makes its checkpoint folder, its config may still be mended.
+    """
     path = folder / "config.json"
-    if not path.exists():
+    if not path.exists() or not (folder / "checkpoints").exists():
         make_folder(folder)
         write_json(path, to_dict(config))
         return

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depthroute import cli
-from depthroute.config import load_file, overlay, program_key, resolve
+from depthroute.config import load_file, overlay, program_key, resolve, to_dict
 from depthroute.errors import UserError
 from depthroute.launch import local, worker
-from depthroute.runs.folder import keep_config, read_json
+from depthroute.runs.folder import keep_config, read_json, write_json
 from depthroute.runs.sweep import Run
 
 GOOD = {"residual": {}, "qs_ks": {"router.preset": "qs_ks"}}
@@ -153,9 +153,9 @@ def test_a_sweep_runs_what_is_missing_and_a_failing_arm_leaves_the_others_alone(
 def test_a_sweep_refuses_run_folders_of_another_config(write_sweep, tmp_path, capsys, monkeypatch):
     workdir = tmp_path / "sweep"
     monkeypatch.setattr(local, "_start", None)
-    (workdir / "residual-seed1").mkdir(parents=True)
+    (workdir / "residual-seed1" / "checkpoints").mkdir(parents=True)
     other = resolve(overlay(load_file(write_sweep(GOOD))[0], {"arm": "residual", "seed": 1, "train.lr": 0.5}))
-    keep_config(workdir / "residual-seed1", other)
+    write_json(workdir / "residual-seed1" / "config.json", to_dict(other))
     assert sweep(write_sweep(GOOD), workdir) == 2
     assert "train.lr was 0.5, now 0.004" in capsys.readouterr().err
 

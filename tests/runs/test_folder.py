@@ -74,9 +74,15 @@ def test_config_is_kept_as_data(config, tmp_path):
     assert resolve(json.loads((tmp_path / "deep" / "run" / "config.json").read_text())) == config
 
 
+def test_a_config_may_be_mended_until_training_began(config, tmp_path):
+    keep_config(tmp_path, config)
+    keep_config(tmp_path, replace(config, seed=5))
+    assert resolve(read_json(tmp_path / "config.json")).seed == 5
+
+
 def test_another_config_is_refused_with_every_difference(config, tmp_path):
     with RunFolder(tmp_path, config):
-        pass
+        (tmp_path / "checkpoints").mkdir()
     changed = replace(config, seed=5, model=replace(config.model, layers=3), train=replace(config.train, lr=0.5))
     with pytest.raises(UserError) as error:
         RunFolder(tmp_path, changed)
