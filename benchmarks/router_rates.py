@@ -90,13 +90,14 @@ def page(record: SweepRecord, found: dict, rates: dict, updates: dict, baseline:
         lines.append(f"| {arm} | " + " | ".join(cells) + f" | {chosen} | {updates[arm]:.5f} |")
     spread = max(updates.values()) / min(updates.values())
     provenance = run.provenance
+    commits = sorted({str(other.provenance["git_commit"])[:12] for other in record.runs if other.provenance})
     lines += [
         "",
         "First score update: RMS change of the source-centred scores after one step at the peak model rate and multiplier 1,",
         "same batch, over tokens, consumers with at least two sources, and sources.",
         f"Largest over smallest arm: {spread:.2f} (at most 2).",
         "",
-        f"Commit {provenance['git_commit']}, Python {provenance['python']}, jax {provenance['versions']['jax']},",
+        f"Commits {', '.join(commits)}, Python {provenance['python']}, jax {provenance['versions']['jax']},",
         f"{', '.join(provenance['devices'])}, {provenance['data']}, fingerprint {provenance['data_fingerprint']}.",
         "",
     ]

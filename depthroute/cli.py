@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -43,14 +42,16 @@ def train(arguments: Arguments) -> int:
 
 def sweep(arguments: Arguments) -> int:
     """Runs what is missing of a sweep, then prints its table and writes table.md and report.html."""
+    from depthroute.config import load_file, resolve
     from depthroute.launch import local
     from depthroute.runs.sweep import plan
 
     planned = plan(*_planned_config(arguments))
     jobs = arguments.jobs or local.default_jobs()
+    local.check_jobs(jobs)
     if arguments.dry_run:
-        for command in local.commands(planned, arguments.workdir, jobs):
-            print(shlex.join(command))
+        base = resolve(load_file(arguments.config)[0])
+        print("\n".join(local.commands(planned, arguments.config, base, arguments.workdir)))
         return 0
     code = local.run_sweep(planned, arguments.workdir, jobs)
     if code == local.EXIT_REQUEUE:
@@ -112,8 +113,8 @@ def data_prepare(arguments: Arguments) -> int:
     """Tokenises a corpus into .bin shards."""
     from depthroute.data.prepare import prepare
 
-    source = arguments
-    manifest = prepare(source.source, source.files, source.tokenizer, source.train_bpe_vocab, source.out, source.name)
+    a = arguments
+    manifest = prepare(a.source, a.files, a.tokenizer, a.train_bpe_vocab, a.out, a.name)
     print(json.dumps(manifest, indent=2))
     return 0
 

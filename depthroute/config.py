@@ -34,6 +34,7 @@ Count = Annotated[int, Range(1)]
 CountOrZero = Annotated[int, Range(0)]
 Size = Annotated[float, Range(0.0)]
 Fraction = Annotated[float, Range(0.0, 1.0)]
+Momentum = Annotated[float, Range(0.0, 0.999999)]
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,11 @@ class TrainConfig:
     warmup: CountOrZero
     decay: CountOrZero
     final_lr: Fraction
-    beta1: Fraction
-    beta2: Fraction
+    beta1: Momentum
+    beta2: Momentum
     adam_eps: Size
     weight_decay: Size
-    clip_norm: Size
+    clip_norm: Annotated[float, Range(1e-9)]
     z_loss: Size
     accumulate: Count
     eval_split: Literal["tune", "val"]
@@ -136,7 +137,7 @@ class Config:
     """Everything that determines a run."""
 
     arm: str
-    seed: CountOrZero
+    seed: Annotated[int, Range(0, 2**32 - 1)]
     model: ModelConfig
     router: RouterConfig
     data: DataConfig
@@ -157,7 +158,10 @@ def load_module(path: str | Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserError(f"config file {str(path)!r} is not a .py file; give a Python file to --config FILE[:arg]")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UserError(f"config file {str(path)!r} is not valid Python ({error.msg}, line {error.lineno}); mend it") from error
     if not callable(getattr(module, "get_config", None)):
         raise UserError(f"config file {str(path)!r} defines no get_config(arg); see configs/base.py for the form")
     return module
@@ -167,7 +171,10 @@ def load_file(spec: str | Path) -> tuple[ConfigDict, ModuleType]:
     """Loads ``FILE`` or ``FILE:arg`` and returns its locked ConfigDict and the module it came from."""
     path, _, arg = str(spec).partition(":")
     module = load_module(path)
-    return module.get_config(arg).lock(), module
+    config = module.get_config(arg)
+    if not isinstance(config, ConfigDict):
+        raise bad_value("result of get_config", type(config).__name__, "an ml_collections.ConfigDict", path)
+    return config.lock(), module
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:

@@ -5,12 +5,10 @@ import platform
 import shutil
 from pathlib import Path
 
-from depthroute.runs.provenance import PACKAGES, installed_version
+from depthroute.runs.provenance import PACKAGES, installed_version, visible_cores
 
 OPTIONAL = {
     "tokenizers": "BPE tokenizers: pip install 'depthroute[tokenizers]'",
-    "tensorboardX": "TensorBoard logs: pip install 'depthroute[tensorboard]'",
-    "wandb": "Weights & Biases logs: pip install 'depthroute[wandb]'",
     "nbclient": "executing the notebooks: pip install 'depthroute[notebook]'",
 }
 TOOLS = {"git": "the commit in provenance.json", "sbatch": "Slurm", "gcloud": "TPU queued resources", "kubectl": "Kubernetes"}
@@ -23,11 +21,10 @@ def report() -> str:
 
 
 def _machine() -> list[str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     return [
         f"{platform.platform()}, Python {platform.python_version()}",
-        f"{cores} cores, {_memory_gib()} memory, {free:.0f} GiB free in this folder",
+        f"{len(visible_cores())} cores, {_memory_gib()} memory, {free:.0f} GiB free in this folder",
     ]
 
 

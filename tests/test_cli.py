@@ -97,7 +97,7 @@ def test_bad_files_are_one_line(fails, tmp_path):
     workdir = ("--workdir", tmp_path / "run")
     assert "'nowhere.py' does not exist" in fails("train", "--config", "nowhere.py", *workdir)
     assert "defines no get_config(arg)" in fails("train", "--config", tmp_path / "empty.py", *workdir)
-    assert "defines no sweep()" in fails("sweep", "--config", TINY, *workdir)
+    assert "defines no sweep(config)" in fails("sweep", "--config", TINY, *workdir)
     assert "does not exist" in fails("status", tmp_path / "nowhere")
     assert "does not exist" in fails("table", tmp_path / "nowhere")
     assert "holds no run folders" in fails("table", tmp_path)

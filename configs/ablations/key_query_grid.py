@@ -2,9 +2,9 @@
 
     depthroute sweep --config configs/ablations/key_query_grid.py --workdir runs/key_query_grid
 
-or ``make ablation``. Two CPU cores take about five minutes. The model's learning rate was chosen for the `residual` arm; each
-routing arm has its own router rate, chosen on the tune split by configs/ablations/router_rate.py with a seed the table does
-not use, and read from the record of that sweep.
+or ``make ablation``. Two CPU cores take about five minutes. The model's learning rate is the best of four for the `residual`
+arm (configs/ablations/model_rate.py). Each routing arm has its own router rate, chosen on the tune split by
+configs/ablations/router_rate.py with a seed the table does not use, and read from the record of that sweep.
 """
 
 import json
@@ -75,18 +75,17 @@ def arm(name: str) -> dict:
     }
 
 
-def matched_mlp_dim() -> int:
+def matched_mlp_dim(config: ConfigDict) -> int:
     """MLP width at which `residual` has the parameter count of the largest routed arm."""
-    config = get_config()
     largest = max(num_params(config_lib.resolve(config_lib.overlay(config, expand({"router.preset": r})))) for r in ROUTED)
     return match_mlp_dim(config_lib.resolve(config), largest)
 
 
-def sweep():
+def sweep(config: ConfigDict):
     """Every arm with every seed."""
     arms = chain(
         fixed({"arm": "residual"}),
-        fixed({"arm": "residual_matched", "model.mlp_dim": matched_mlp_dim()}),
+        fixed({"arm": "residual_matched", "model.mlp_dim": matched_mlp_dim(config)}),
         *(fixed(arm(name)) for name in ROUTED),
     )
     return product(arms, grid("seed", SEEDS))

@@ -1,6 +1,7 @@
 """The local back end: a pool of worker processes, each with cores of its own."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from depthroute.config import program_key
+from depthroute.config import Config, differences, program_key
 from depthroute.errors import bad_value
 from depthroute.launch.progress import make_display
 from depthroute.runs.folder import EXIT_REQUEUE
+from depthroute.runs.provenance import visible_cores
 from depthroute.runs.sweep import Run, Sweep, prepare
 
 POLL_S = 0.25
@@ -32,7 +34,7 @@ def default_jobs() -> int:
     """One job per core, or a single one where an accelerator would be shared."""
     if any(os.path.exists(device) for device in ACCELERATORS):
         return 1
-    return len(os.sched_getaffinity(0))
+    return len(visible_cores())
 
 
 def batches_of_runs(runs: Sequence[Run], jobs: int) -> list[tuple[Run, ...]]:
@@ -44,9 +46,21 @@ def batches_of_runs(runs: Sequence[Run], jobs: int) -> list[tuple[Run, ...]]:
     return [tuple(group[i::parts]) for group in groups.values() for i in range(min(parts, len(group)))]
 
 
-def commands(sweep: Sweep, workdir: Path, jobs: int) -> list[list[str]]:
-    """The worker commands of what is missing, in the order in which free slots take them; cores are those of slot 0."""
-    return [_command(workdir, batch, _cores(0, jobs)) for batch in batches_of_runs(_missing(sweep, workdir), jobs)]
+def commands(sweep: Sweep, config_file: str, base: Config, workdir: Path) -> list[str]:
+    """For every run that is missing, the `depthroute train` command that is the same as what a worker does."""
+    lines = []
+    for run in _missing(sweep, workdir):
+        settings = [f"--config.{name}={value}" for name, (_, value) in differences(base, run.config).items()]
+        command = ["depthroute", "train", "--config", config_file, *settings, "--workdir", str(workdir / run.name)]
+        lines.append(shlex.join(command))
+    return lines
+
+
+def check_jobs(jobs: int) -> None:
+    """Raises UserError unless every job gets a core."""
+    cores = len(visible_cores())
+    if not 1 <= jobs <= cores:
+        raise bad_value("--jobs", jobs, f"1 to {cores}, the cores of this machine", "--jobs")
 
 
 def run_sweep(sweep: Sweep, workdir: Path, jobs: int) -> int:
@@ -54,9 +68,7 @@ def run_sweep(sweep: Sweep, workdir: Path, jobs: int) -> int:
 
     Ctrl-C and SIGTERM are passed on to the workers, which save; a second Ctrl-C kills them.
     """
-    cores = len(os.sched_getaffinity(0))
-    if not 1 <= jobs <= cores:
-        raise bad_value("--jobs", jobs, f"1 to {cores}, the cores of this machine", "--jobs")
+    check_jobs(jobs)
     prepare(sweep, workdir)
     missing = _missing(sweep, workdir)
     if not missing:
@@ -87,7 +99,7 @@ def _missing(sweep: Sweep, workdir: Path) -> list[Run]:
 
 
 def _cores(slot: int, jobs: int) -> list[int]:
-    return sorted(os.sched_getaffinity(0))[slot::jobs]
+    return visible_cores()[slot::jobs]
 
 
 def _command(workdir: Path, runs: Sequence[Run], cores: Sequence[int]) -> list[str]:

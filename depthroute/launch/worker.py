@@ -19,7 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", type=Path)
     options = parser.parse_args(arguments)
     # XLA sizes its thread pool by the cores it sees when it starts, so this comes before the import of JAX.
-    os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
 
     from depthroute.config import resolve
     from depthroute.errors import UserError

@@ -1,11 +1,9 @@
 """Parameters and FLOPs of the whole model in closed form, without JAX, so that arms can be matched before anything runs."""
 
-import dataclasses
-
 from depthroute.config import Config
 from depthroute.errors import UserError
 from depthroute.routing.counts import router_flops, router_params
-from depthroute.routing.presets import find, start
+from depthroute.routing.presets import start
 
 
 def _matrices_per_layer(config: Config) -> int:
@@ -42,10 +40,5 @@ def match_mlp_dim(config: Config, params: int) -> int:
     per_unit = m.layers * m.dim * (3 if m.mlp == "swiglu" else 2)
     width = m.mlp_dim + round((params - num_params(config)) / per_unit)
     if width < 1:
-        raise UserError(f"no MLP width brings {find(config.router.preset).family} down to {params} parameters; raise model.dim")
+        raise UserError(f"no MLP width brings {config.router.preset} down to {params} parameters; raise model.dim")
     return width
-
-
-def with_matched_mlp(config: Config, params: int) -> Config:
-    """`config` with its MLP widened or narrowed to `params` parameters."""
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, mlp_dim=match_mlp_dim(config, params)))

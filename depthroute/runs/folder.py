@@ -39,18 +39,24 @@ def make_folder(path: Path) -> None:
         raise UserError(f"folder {str(path)!r} cannot be made ({error.strerror}); give another --workdir") from error
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether a run has trained in the folder: it has checkpoints or a result."""
+    return (folder / "checkpoints").exists() or (folder / "result.json").exists()
+
+
 def keep_config(folder: Path, config: Config) -> None:
     """Writes config.json, or checks that the one that is there says the same. Raises UserError listing the differences.
 
-    Until a run has begun to train, which makes its checkpoint folder, its config may still be mended.
+    Until the run has begun, its config may still be mended; a config.json that is none of ours is never replaced.
     """
     path = folder / "config.json"
-    if not path.exists() or not (folder / "checkpoints").exists():
+    changed = differences(resolve(read_json(path)), config) if path.exists() else {}
+    if not has_begun(folder):
         make_folder(folder)
         write_json(path, to_dict(config))
-        return
-    changed = differences(resolve(read_json(path)), config)
-    if changed:
+    elif not path.exists():
+        raise UserError(f"run folder {str(folder)!r} has a run but no config.json; restore it, or give another --workdir")
+    elif changed:
         listed = ", ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in changed.items())
         raise UserError(f"run folder {str(folder)!r} holds a run with another config: {listed}; give another --workdir")
 
@@ -108,8 +114,6 @@ class Status:
     def __init__(self, folder: RunFolder, steps: int):
         self._folder = folder
         self._written = 0.0
-        path = folder.path / "status.json"
-        attempt = read_json(path)["attempt"] + 1 if path.exists() else 1
         self._fields: dict[str, Any] = {
             "state": "running",
             "step": 0,
@@ -119,7 +123,7 @@ class Status:
             "eta_s": None,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "attempt": attempt,
+            "attempt": _last_attempt(folder.path / "status.json") + 1,
             "reason": "",
         }
         self.update()
@@ -140,3 +144,11 @@ class Status:
     def attempt(self) -> int:
         """How many times this run has been started."""
         return self._fields["attempt"]
+
+
+def _last_attempt(path: Path) -> int:
+    try:
+        attempt = read_json(path)["attempt"]
+    except (UserError, KeyError, TypeError):  # the file is advisory: a damaged one must not keep a run from going on
+        return 0
+    return attempt if type(attempt) is int else 0

@@ -44,7 +44,7 @@ def load_run(path: str | Path) -> LoadedRun:
     no_checkpoint = UserError(f"run folder {str(path)!r} has no checkpoint; train it with `depthroute train --workdir {path}`")
     if not (path / "checkpoints").is_dir():
         raise no_checkpoint
-    checkpoints = Checkpoints(path / "checkpoints", config.train.keep_checkpoints)
+    checkpoints = Checkpoints(path / "checkpoints", config.train.keep_checkpoints, read_only=True)
     try:
         step = checkpoints.latest_step()
         if step is None:

@@ -53,7 +53,7 @@ def svg(figure: Figure) -> str:
 def loss_curve(record: SweepRecord, training: bool) -> Figure | None:
     """Training or evaluation loss against tokens: the mean over seeds, a band from lowest to highest; None without data."""
     curves = {arm: _by_tokens(_losses(record, arm, training)) for arm in record.arms}
-    return _curves(record, curves, f"{'training' if training else 'validation'} loss (nats/token)")
+    return _curves(record, curves, f"{'training' if training else 'held-out'} loss (nats/token)")
 
 
 def difference_curve(record: SweepRecord, baseline: str) -> Figure | None:
@@ -64,7 +64,7 @@ def difference_curve(record: SweepRecord, baseline: str) -> Figure | None:
         pairs = [(run, references[seed]) for seed, run in _losses(record, arm, training=False).items() if seed in references]
         differences = [{tokens: run[tokens] - other[tokens] for tokens in run.keys() & other.keys()} for run, other in pairs]
         curves[arm] = _by_tokens(dict(enumerate(differences)))
-    return _curves(record, curves, "validation loss minus the baseline's (nats/token)")
+    return _curves(record, curves, "held-out loss minus the baseline's (nats/token)")
 
 
 def _losses(record: SweepRecord, arm: str, training: bool) -> dict[int, dict[float, float]]:
@@ -124,7 +124,7 @@ def forest(table: Table) -> Figure | None:
             _interval(axes, row, height, index, scale)
         axes.set_yticks(range(len(rows)), [_short(row.label) for _, row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel(f"validation loss minus the baseline's\n({unit}; left of 0 is better)")
+        axes.set_xlabel(f"held-out loss minus the baseline's\n({unit}; left of 0 is better)")
         axes.grid(axis="y", visible=False)
     return figure
 

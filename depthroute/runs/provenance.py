@@ -15,12 +15,12 @@ ENVIRONMENT = ("XLA_FLAGS", "JAX_", "LIBTPU_INIT_ARGS", "OMP_NUM_THREADS", "GLIB
 def collect(data_fingerprint: str, data_description: str, devices: list[str]) -> dict[str, Any]:
     """The record written to provenance.json. Only environment variables that steer JAX are kept."""
     return {
-        **git_state(Path(__file__).parent),
+        **git_state(Path(__file__)),
         "argv": sys.argv,
         "versions": {name: version for name in PACKAGES if (version := installed_version(name))},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus": len(visible_cores()),
         "devices": devices,
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(ENVIRONMENT)},
         "data_fingerprint": data_fingerprint,
@@ -28,11 +28,25 @@ def collect(data_fingerprint: str, data_description: str, devices: list[str]) ->
     }
 
 
-def git_state(folder: Path) -> dict[str, Any]:
-    """Commit of the checkout that holds `folder`, and the diff against it; nulls outside a checkout."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    diff = _git(folder, "diff", "HEAD") if commit else None
-    return {"git_commit": commit, "git_dirty": bool(diff) if commit else None, "git_diff": diff or None}
+def visible_cores() -> list[int]:
+    """Numbers of the CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def git_state(file: Path) -> dict[str, Any]:
+    """Commit of the checkout that tracks `file`, whether anything there differs from it, and the diff; nulls elsewhere."""
+    folder = file.parent
+    tracked = _git(folder, "ls-files", "--error-unmatch", file.name) is not None
+    commit = _git(folder, "rev-parse", "HEAD") if tracked else None
+    if commit is None:
+        return {"git_commit": None, "git_dirty": None, "git_diff": None}
+    return {
+        "git_commit": commit,
+        "git_dirty": bool(_git(folder, "status", "--porcelain")),
+        "git_diff": _git(folder, "diff", "HEAD") or None,
+    }
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

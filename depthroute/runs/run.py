@@ -18,7 +18,7 @@ from depthroute.model.counts import num_params, training_flops
 from depthroute.routing.counts import router_params
 from depthroute.routing.topology import consumer_names, num_visible, source_names
 from depthroute.runs import provenance
-from depthroute.runs.folder import EXIT_REQUEUE, RunFolder, Status
+from depthroute.runs.folder import EXIT_REQUEUE, RunFolder, Status, has_begun, read_json
 from depthroute.runs.metrics import MetricsFile
 from depthroute.training.loop import Interrupted, Outcome, train
 
@@ -94,9 +94,12 @@ def execute(config: Config, workdir: Path, stop: StopRequest, quiet: bool = Fals
         recorder = Recorder(folder, status, config, quiet)
         try:
             corpus = corpus_lib.load(config.data, config.model.vocab)
+            _check_data(folder.path, corpus.fingerprint)
             devices = [f"{device.platform}:{device.device_kind}" for device in jax.devices()]
             folder.write("provenance.json", provenance.collect(corpus.fingerprint, corpus.description, devices))
             outcome = train(config, corpus, workdir / "checkpoints", recorder, stop)
+            _write_results(folder, config, outcome, corpus.fingerprint)
+            status.update(state="done", step=config.train.steps, eta_s=0.0)
         except Interrupted as interruption:
             status.update(state="interrupted", reason=str(interruption))
             if not quiet:
@@ -108,9 +111,16 @@ def execute(config: Config, workdir: Path, stop: StopRequest, quiet: bool = Fals
             raise
         finally:
             recorder.close()
-        _write_results(folder, config, outcome, corpus.fingerprint)
-        status.update(state="done", step=config.train.steps, eta_s=0.0)
         return 0
+
+
+def _check_data(folder: Path, fingerprint: str) -> None:
+    path = folder / "provenance.json"
+    if has_begun(folder) and path.exists() and read_json(path)["data_fingerprint"] != fingerprint:
+        raise UserError(
+            f"data of run folder {str(folder)!r} has changed: its fingerprint was {read_json(path)['data_fingerprint']}, "
+            f"now {fingerprint}; restore the data, or give another --workdir"
+        )
 
 
 def _write_results(folder: RunFolder, config: Config, outcome: Outcome, fingerprint: str) -> None:

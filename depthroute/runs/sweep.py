@@ -115,8 +115,8 @@ def run_name(config: Config) -> str:
 def plan(config: ConfigDict, module: ModuleType) -> Sweep:
     """Expands and checks every run of the config file's `sweep()`, so that nothing starts unless all of it can."""
     if not callable(getattr(module, "sweep", None)):
-        raise UserError(f"config file {_file(module)!r} defines no sweep(); see configs/ablations for the form")
-    points = list(module.sweep())
+        raise UserError(f"config file {_file(module)!r} defines no sweep(config); see configs/ablations for the form")
+    points = list(module.sweep(config))
     if not points:
         raise UserError(f"sweep() of {_file(module)!r} yields no runs; it must yield at least one dictionary of overrides")
     configs = [resolve(overlay(config, presets.expand(point))) for point in points]

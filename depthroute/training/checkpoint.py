@@ -8,10 +8,12 @@ from depthroute.training.state import TrainState
 
 
 class Checkpoints:
-    """The checkpoints of one run folder, the newest `keep` of them."""
+    """The checkpoints of one run folder, the newest `keep` of them. Read-only, nothing in the folder is touched."""
 
-    def __init__(self, folder: Path, keep: int):
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+    def __init__(self, folder: Path, keep: int, read_only: bool = False):
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=None if read_only else keep, cleanup_tmp_directories=not read_only, read_only=read_only
+        )
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
     def latest_step(self) -> int | None:

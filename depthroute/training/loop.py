@@ -127,7 +127,8 @@ class Loop:
     checkpoints: Checkpoints
     observer: Observer
     pending: tuple[int, Any] | None = None  # metrics still on the device: step and values
-    saved: int = 0
+    saved: int = 0  # step of the newest checkpoint, 0 for none
+    good: int = 0  # step of the newest checkpoint from which a finite loss has been computed since
     val_loss: float = math.nan
     seconds: float = 0.0  # in updates of this attempt, its first one left out because it compiles
     timed_steps: int = 0
@@ -166,8 +167,6 @@ class Loop:
         params = self.programs.one_copy(state).params
         if math.isnan(self.val_loss):  # the process that made the last checkpoint was killed before it wrote the result
             self._evaluate(self.config.train.steps, state)
-        if not math.isfinite(self.val_loss):
-            raise self._diverged("evaluation loss", self.val_loss, self.config.train.steps)
         return Outcome(
             val_loss=self.val_loss,
             bits_per_byte=self.evaluation.bits_per_byte(self.val_loss),
@@ -191,12 +190,14 @@ class Loop:
         for name, value in values.items():
             if not math.isfinite(value):
                 raise self._diverged(name, value, step)
+        if step > self.saved:
+            self.good = self.saved
         if step == 1 or self._due(step, self.config.train.log_every):
             self.observer.metrics({"step": step, "split": "train", **values, **self._counts(step)})
         self.observer.progress(step, values["loss"], self._tokens_per_s())
 
     def _diverged(self, name: str, value: float, step: int) -> Diverged:
-        last = f"the last good checkpoint is step {self.saved}" if self.saved else "there is no checkpoint yet"
+        last = f"the last good checkpoint is step {self.good}" if self.good else "there is no good checkpoint yet"
         return Diverged(f"{name} is {value} at step {step}; {last}; lower train.lr or router.lr_multiplier")
 
     def _counts(self, step: int) -> dict[str, Any]:
@@ -214,6 +215,8 @@ class Loop:
 
     def _evaluate(self, step: int, state: TrainState) -> None:
         self.val_loss = self.evaluation.loss(self.programs.one_copy(state).params)
+        if not math.isfinite(self.val_loss):
+            raise self._diverged("evaluation loss", self.val_loss, step)
         split = self.config.train.eval_split
         self.observer.metrics({"step": step, "split": split, "loss": self.val_loss, **self._counts(step)})
 

@@ -34,7 +34,7 @@ def get_config(arg=""):
     )
 
 
-def sweep():
+def sweep(config):
     return product(chain(*(fixed({{"arm": name, **point}}) for name, point in ARMS.items())), grid("seed", range(2)))
 """
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depthroute import cli
-from depthroute.config import load_file, overlay, program_key, resolve, to_dict
+from depthroute.config import load_file, overlay, parse_overrides, program_key, resolve, to_dict
 from depthroute.errors import UserError
 from depthroute.launch import local, worker
 from depthroute.runs.folder import keep_config, read_json, write_json
-from depthroute.runs.sweep import Run
+from depthroute.runs.sweep import Run, plan
 
 GOOD = {"residual": {}, "qs_ks": {"router.preset": "qs_ks"}}
 BAD = {"too_fast": {"train.lr": 1e30}}
@@ -75,18 +76,21 @@ def test_few_programs_are_cut_up_for_many_jobs(make_runs):
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def test_dry_run_prints_the_workers_and_creates_nothing(write_sweep, tmp_path, capsys, monkeypatch):
+def test_dry_run_prints_commands_that_train_the_planned_configs_and_creates_nothing(write_sweep, tmp_path, capsys, monkeypatch):
     path, workdir = write_sweep(GOOD), tmp_path / "sweep"
     before = contents(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", None)
     assert sweep(path, workdir, "--dry-run") == 0
     assert contents(tmp_path) == before and not workdir.exists()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    for line, arm in zip(lines, GOOD, strict=True):
-        words = line.split()
-        assert words[:3] == [sys.executable, "-m", "depthroute.launch.worker"]
-        assert words[-2:] == [str(workdir / f"{arm}-seed{seed}") for seed in (0, 1)]
+    config, module = load_file(path)
+    runs = plan(config, module).runs
+    assert len(lines) == len(runs) == 4
+    for line, run in zip(lines, runs, strict=True):
+        words = shlex.split(line)
+        assert words[:4] == ["depthroute", "train", "--config", str(path)]
+        assert words[-2:] == ["--workdir", str(workdir / run.name)]
+        assert resolve(overlay(config, parse_overrides(words[4:-2]))) == run.config
 
 
 def test_slots_share_the_cores_without_overlap():

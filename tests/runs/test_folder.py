@@ -80,6 +80,26 @@ def test_a_config_may_be_mended_until_training_began(config, tmp_path):
     assert resolve(read_json(tmp_path / "config.json")).seed == 5
 
 
+def test_a_config_of_something_else_is_never_replaced(config, tmp_path):
+    write_json(tmp_path / "config.json", {"mine": 1})
+    with pytest.raises(UserError, match="mine"):
+        keep_config(tmp_path, config)
+    assert read_json(tmp_path / "config.json") == {"mine": 1}
+
+
+def test_a_result_without_its_config_is_not_given_another(config, tmp_path):
+    write_json(tmp_path / "result.json", {})
+    with pytest.raises(UserError, match="no config.json"):
+        keep_config(tmp_path, config)
+
+
+def test_a_damaged_status_does_not_keep_a_run_from_going_on(config, tmp_path):
+    with RunFolder(tmp_path, config) as folder:
+        (tmp_path / "status.json").write_text("{")
+        assert Status(folder, 1).attempt == 1
+        assert Status(folder, 1).attempt == 2
+
+
 def test_another_config_is_refused_with_every_difference(config, tmp_path):
     with RunFolder(tmp_path, config):
         (tmp_path / "checkpoints").mkdir()

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from depthroute.model.counts import num_params, training_flops
 from depthroute.routing.counts import router_params
 from depthroute.runs import metrics
 from depthroute.runs import run as run_lib
-from depthroute.runs.folder import RunFolder, read_json
+from depthroute.runs.folder import RunFolder, read_json, write_json
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny.py"
 SMALL = {
@@ -133,15 +134,18 @@ def test_provenance_of_a_checkout(tmp_path):
         )
 
     nothing = {"git_commit": None, "git_dirty": None, "git_diff": None}
-    assert run_lib.provenance.git_state(tmp_path) == nothing
+    assert run_lib.provenance.git_state(tmp_path / "a") == nothing
     git("init")
     (tmp_path / "a").write_text("one\n")
     git("add", "a")
     git("commit", "-m", "first")
-    clean = run_lib.provenance.git_state(tmp_path)
+    clean = run_lib.provenance.git_state(tmp_path / "a")
     assert len(clean["git_commit"]) == 40 and (clean["git_dirty"], clean["git_diff"]) == (False, None)
+    (tmp_path / "new").write_text("untracked\n")
+    assert run_lib.provenance.git_state(tmp_path / "a")["git_dirty"]
+    assert run_lib.provenance.git_state(tmp_path / "new") == nothing
     (tmp_path / "a").write_text("two\n")
-    dirty = run_lib.provenance.git_state(tmp_path)
+    dirty = run_lib.provenance.git_state(tmp_path / "a")
     assert dirty["git_dirty"] and "-one\n+two" in dirty["git_diff"]
 
 
@@ -196,9 +200,21 @@ def test_divergence_is_one_line_and_keeps_earlier_checkpoints(tmp_path, capsys):
     status = read_json(tmp_path / "status.json")
     assert status["state"] == "failed" and status["reason"] in error
     step = int(status["reason"].partition(" at step ")[2].partition(";")[0])
-    assert f"the last good checkpoint is step {step - 1};" in status["reason"]
+    assert "there is no good checkpoint yet" in status["reason"]  # what was saved leads straight to this
     assert (tmp_path / "checkpoints" / str(step - 1)).is_dir() and not (tmp_path / "checkpoints" / str(step)).exists()
     assert not (tmp_path / "result.json").exists()
+
+
+def test_data_that_changed_since_the_run_began_is_refused(finished, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / "result.json").unlink()
+    provenance = read_json(folder / "provenance.json")
+    write_json(folder / "provenance.json", {**provenance, "data_fingerprint": "other"})
+    assert cli.main(arguments(folder)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "was other" in error and provenance["data_fingerprint"] in error
+    assert not (folder / "result.json").exists()
 
 
 def test_a_folder_in_use_is_refused(finished, tmp_path, tiny, capsys):

@@ -14,7 +14,7 @@ A, B = sweep.grid("a", [1, 2]), sweep.grid("b", "xyz")
 
 def plan(points, **constants):
     base, _ = config.load_file(BASE)
-    return sweep.plan(base, SimpleNamespace(__file__="configs/x.py", sweep=lambda: points, **constants))
+    return sweep.plan(base, SimpleNamespace(__file__="configs/x.py", sweep=lambda config: points, **constants))
 
 
 def test_product_and_chain_have_their_units_and_associate():

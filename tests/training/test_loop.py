@@ -64,9 +64,9 @@ def test_seeds_differ(small, corpus, notes, tmp_path):
 
 
 @pytest.mark.parametrize("poisoned", ["loss", "grad_norm"])
-@pytest.mark.parametrize(("step", "last_good"), [(3, None), (5, 4), (8, 4), (12, 8)])
-def test_divergence_names_the_step_and_keeps_the_last_good_checkpoint(
-    small, corpus, notes, tmp_path, monkeypatch, poisoned, step, last_good
+@pytest.mark.parametrize(("step", "last", "last_good"), [(3, None, None), (5, 4, None), (8, 4, 4), (12, 8, 8)])
+def test_divergence_names_the_step_and_the_last_checkpoint_that_a_finite_loss_came_from(
+    small, corpus, notes, tmp_path, monkeypatch, poisoned, step, last, last_good
 ):
     config = small(**FAST[0])
     programs = make_programs(config)
@@ -78,12 +78,12 @@ def test_divergence_names_the_step_and_keeps_the_last_good_checkpoint(
     monkeypatch.setattr(loop, "make_programs", lambda config: dataclasses.replace(programs, step=poison))
     with pytest.raises(Diverged, match=f"{poisoned} is inf at step {step};") as error:
         train(config, corpus, tmp_path, notes(), never)
-    told = f"the last good checkpoint is step {last_good}" if last_good else "there is no checkpoint yet"
+    told = f"the last good checkpoint is step {last_good}" if last_good else "there is no good checkpoint yet"
     assert told in str(error.value) and "\n" not in str(error.value)
     checkpoints = Checkpoints(tmp_path, config.train.keep_checkpoints)
-    assert checkpoints.latest_step() == last_good
-    if last_good:
-        assert int(checkpoints.restore(programs.abstract).step) == last_good
+    assert checkpoints.latest_step() == last
+    if last:
+        assert int(checkpoints.restore(programs.abstract).step) == last
     checkpoints.close()
 
 
