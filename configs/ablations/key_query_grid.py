@@ -3,8 +3,8 @@
     depthroute sweep --config configs/ablations/key_query_grid.py --workdir runs/key_query_grid
 
 or ``make ablation``. Two CPU cores take about five minutes. The model's learning rate is the best of four for the `residual`
-arm (configs/ablations/model_rate.py; records/2026-12-01_model_rate). Each routing arm has its own router rate, chosen on the tune split by
-configs/ablations/router_rate.py with a seed the table does not use, and read from the record of that sweep.
+arm (model_rate.py; records/2026-12-01_model_rate). Each routing arm has its own router rate, chosen by router_rate.py on tune
+documents with a seed the table does not use, and read from the record of that sweep.
 """
 
 import json
