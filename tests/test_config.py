@@ -1,13 +1,13 @@
 """Config: every file loads, every field is checked, and every refusal is one line that says what to do."""
 
 import copy
-from pathlib import Path
 
 import pytest
 from cases import CONFIGS
 from expect import refused
 
 from depthroute import config as config_lib
+from depthroute.model.counts import num_params
 from depthroute.routing.presets import check
 from depthroute.runs.sweep import plan
 
@@ -29,11 +29,17 @@ def test_every_config_file_resolves_and_its_sweep_plans(file):
     check(config_lib.resolve(config))
     assert module.__doc__ and module.get_config.__doc__
     if hasattr(module, "sweep"):
-        try:
-            planned = plan(config, module)
-        except FileNotFoundError as error:
-            pytest.skip(f"needs a record that is not there yet: {Path(error.filename).name}")
+        planned = plan(config, module)
         assert planned.runs and planned.baseline in planned.arms
+
+
+@pytest.mark.parametrize("changes", [{}, {"router.rank": 64}, {"model.dim": 128, "model.mlp_dim": 352}])
+def test_the_matched_arm_of_the_grid_has_the_parameters_of_the_largest_cell_whatever_was_overridden(changes):
+    config, module = config_lib.load_file(CONFIGS / "ablations" / "key_query_grid.py")
+    params = {run.config.arm: num_params(run.config) for run in plan(config_lib.overlay(config, changes), module).runs}
+    largest = max(params[arm] for arm in module.ROUTED)
+    dim, layers = ({"model.dim": 64} | changes)["model.dim"], 4
+    assert abs(params["residual_matched"] - largest) <= 3 * dim * layers / 2  # half a hidden unit in every layer
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(CONFIGS)))

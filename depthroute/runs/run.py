@@ -19,7 +19,7 @@ from depthroute.routing.counts import router_params
 from depthroute.routing.topology import consumer_names, num_visible, source_names
 from depthroute.runs import provenance
 from depthroute.runs.folder import EXIT_REQUEUE, RunFolder, Status, has_begun, read_json
-from depthroute.runs.metrics import MetricsFile
+from depthroute.runs.metrics import MetricsFile, read
 from depthroute.training.loop import Interrupted, Outcome, train
 
 LINE_EVERY_S = 5.0
@@ -138,9 +138,16 @@ def _write_results(folder: RunFolder, config: Config, outcome: Outcome, fingerpr
         "params": num_params(config),
         "router_params": router_params(config),
         "flops_per_token": training_flops(config),
+        "tokens_per_s": outcome.tokens_per_s or _last_speed(folder.path),
         "data_fingerprint": fingerprint,
     }
     folder.write("result.json", result)
+
+
+def _last_speed(folder: Path) -> float:
+    """Speed of the last attempt that trained, for one that only had the result left to write."""
+    speeds = [record["tokens_per_s"] for record in read(folder / "metrics.jsonl")]
+    return next((speed for speed in reversed(speeds) if speed), 0.0)
 
 
 def _routing(config: Config, outcome: Outcome) -> dict[str, Any]:

@@ -38,6 +38,14 @@ def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("finished") / "run")
 
 
+def test_loading_touches_nothing_in_the_folder(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "checkpoints" / "13.orbax-checkpoint-tmp").mkdir()  # as a save under way leaves it
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    depthroute.load_run(folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
 def test_config_and_parameters_are_the_runs(finished):
     loaded = depthroute.load_run(finished)
     result = read_json(finished / "result.json")

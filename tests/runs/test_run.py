@@ -217,6 +217,18 @@ def test_data_that_changed_since_the_run_began_is_refused(finished, tmp_path, ca
     assert not (folder / "result.json").exists()
 
 
+def test_an_attempt_with_only_the_result_to_write_reports_the_speed_of_the_one_that_trained(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    before = read_json(folder / "result.json")
+    (folder / "result.json").unlink()
+    assert cli.main(arguments(folder)) == 0
+    after = read_json(folder / "result.json")
+    assert after["params_sha256"] == before["params_sha256"] and after["val_loss"] == before["val_loss"]
+    recorded = {record["tokens_per_s"] for record in metrics.read(finished / "metrics.jsonl")}
+    assert after["tokens_per_s"] in recorded - {0.0}
+
+
 def test_a_folder_in_use_is_refused(finished, tmp_path, tiny, capsys):
     config = resolve(read_json(finished / "config.json"))
     with RunFolder(tmp_path, config):
