@@ -40,13 +40,22 @@ def get_config(arg: str = "") -> ConfigDict:
                 "bias": "none",  # none | learned: one scalar per (consumer, source)
                 "mixing": "free",  # softmax | sigmoid | free
                 "sources": "outputs",  # outputs | states
-                "memory": "full",  # full | blocks
+                "memory": "full",  # full | blocks | dilated: which earlier sources a consumer sees
                 "blocks": 8,  # number of blocks when memory is blocks
+                "dilation": 1,  # when memory is dilated: a consumer sees every so many sources, counted back from the newest
+                "period": 1,  # when memory is dilated: every so many consumers mix, the others see the newest source alone
                 "sites": "sublayer",  # sublayer | layer: where the stream is read
                 "rank": 32,  # width of queries and keys (dynamic_full keys have width dim)
                 "query_input": "newest",  # newest | mean | embedding: what a dynamic query is computed from
                 "key_gain": False,  # a learned gain per consumer on dynamic_full keys, as AttnRes has
                 "key_eps": 1e-6,  # of the norms inside queries and keys
+                "read": "none",  # none | static | dynamic: what a site sees of n streams (hyper-connections)
+                "carry": "none",  # none | static | dynamic: how the streams mix from site to site
+                "write": "none",  # none | static | dynamic: what each stream takes of a site's output
+                "carry_form": "free",  # free | identity | sinkhorn: the set the carry matrix lies in
+                "squash": True,  # tanh on the dynamic parts of a free read, carry and write
+                "streams": 4,  # number of streams
+                "sinkhorn_iterations": 20,  # of a sinkhorn carry
                 "lr_multiplier": 1.0,  # router learning rate over train.lr
                 "lr_trials": 0,  # how many multipliers were tried to find this one
                 "lr_tuned": False,  # whether the best of them was inside the range, not at its edge
@@ -82,7 +91,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "keep_checkpoints": 2,
             },
             "engine": {
-                "history": "list",  # list: the reference form of the depth history
+                "history": "list",  # buffer: scan over layers, history in one array | list: unrolled, the slow reference
             },
             "parallel": {
                 "strategy": "jit",  # jit (sharded over a mesh) | pmap (plain data parallel)

@@ -66,13 +66,22 @@ class RouterConfig:
     bias: Literal["none", "learned"]
     mixing: Literal["softmax", "sigmoid", "free"]
     sources: Literal["outputs", "states"]
-    memory: Literal["full", "blocks"]
+    memory: Literal["full", "blocks", "dilated"]
     blocks: Count
+    dilation: Count
+    period: Count
     sites: Literal["sublayer", "layer"]
     rank: Count
     query_input: Literal["newest", "mean", "embedding"]
     key_gain: bool
     key_eps: Size
+    read: Literal["none", "static", "dynamic"]
+    carry: Literal["none", "static", "dynamic"]
+    write: Literal["none", "static", "dynamic"]
+    carry_form: Literal["free", "identity", "sinkhorn"]
+    squash: bool
+    streams: Count
+    sinkhorn_iterations: Count
     lr_multiplier: Size
     lr_trials: CountOrZero
     lr_tuned: bool
@@ -118,9 +127,9 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How the depth history is held. `list` is the reference form."""
+    """How depth is run: `buffer` scans over layers with the history in one array, `list` is the unrolled reference."""
 
-    history: Literal["list"]
+    history: Literal["buffer", "list"]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""The depth loop: sites read from the router and write to it, one after another."""
+"""The depth loop: sites read from the router and write to it, one after another; unrolled, or scanned over layers."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from depthroute.routing.contract import Params, ReadTrace, Router
+from depthroute.routing.contract import Params, ReadTrace, Router, State
+from depthroute.routing.topology import num_sites
 
+Tree = Any
 Site = Callable[[jax.Array], jax.Array]
 
 
@@ -35,6 +37,30 @@ def run_depth(router: Router, params: Params, sites: Sequence[Site], x_BTD: jax.
     read = router.readout(consumers[-1], state)
     traces.append(read.trace)
     return read.x_BTD, _stack([trace for trace in traces if trace is not None])
+
+
+def scan_depth(
+    router: Any, params: Params, sites: Callable[[Tree], Sequence[Site]], layers: Tree, x_BTD: jax.Array
+) -> jax.Array:
+    """What the read-out sees, by one scan over layers: for routers that have `stack`, whose state keeps its shape.
+
+    Args: the router and its parameters, from one layer's parameters to its sites, all layers' parameters stacked, the embedding.
+    """
+    stacked = router.stack(params)
+    L = jax.tree.leaves(layers)[0].shape[0]
+    per_layer = num_sites(router.config) // L
+    own = jax.tree.map(lambda rows: rows.reshape(L, per_layer, *rows.shape[1:]), dict(stacked.sites))
+
+    def layer(state: State, xs: tuple[jax.Array, Tree, Params]) -> tuple[State, None]:
+        index, weights, own = xs
+        for i, site in enumerate(sites(weights)):
+            params_m = {name: rows[i] for name, rows in own.items()}
+            m = index * per_layer + i
+            state = router.write(params_m, state, m, site(router.read(params_m, state, m).x_BTD))
+        return state, None
+
+    state, _ = jax.lax.scan(layer, router.init_state(stacked.readout, x_BTD), (jnp.arange(L), layers, own))
+    return router.readout(stacked.readout, state).x_BTD
 
 
 def _stack(traces: Sequence[ReadTrace]) -> Trace | None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from depthroute.config import Config
-from depthroute.model.depth import Site, run_depth
+from depthroute.model.depth import Site, run_depth, scan_depth
 from depthroute.nn.attention import Attention
 from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
@@ -55,22 +55,23 @@ class Model:
         dtype = jnp.dtype(m.dtype)
         x_BTD = params["embed"]["VD"][jnp.asarray(tokens_BT)].astype(dtype)
         routing: Any = self.router.parameters().apply({"params": params["router"]})
-        x_BTD, routed = run_depth(self.router, routing, self.sites(params["layers"]), x_BTD)
+        if self.config.engine.history == "buffer" and not trace:
+            x_BTD, routed = scan_depth(self.router, routing, self.sites, params["layers"], x_BTD), None
+        else:
+            layers = _unstack(params["layers"], m.layers)
+            x_BTD, routed = run_depth(self.router, routing, [site for layer in layers for site in self.sites(layer)], x_BTD)
         if self.router.prenorm:
             x_BTD = self._norm.apply({"params": params["norm"]}, x_BTD)
         head_VD = params["embed" if m.tied_head else "head"]["VD"].astype(dtype)
         logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, head_VD, preferred_element_type=jnp.float32)
         return (logits_BTV, routed) if trace else logits_BTV
 
-    def sites(self, layers: Tree) -> list[Site]:
-        """The functions between reads: attention and MLP in turn, or whole layers with their inner residual kept."""
+    def sites(self, layer: Tree) -> list[Site]:
+        """A layer's functions between reads: attention and MLP in turn, or both as one with their inner residual kept."""
         attention, mlp = self._sublayers()
-        sites: list[Site] = []
-        for params in _unstack(layers, self.config.model.layers):
-            attend = self._remat(partial(_call, attention, params["attention"]))
-            think = self._remat(partial(_call, mlp, params["mlp"]))
-            sites += [attend, think] if self.config.router.sites == "sublayer" else [partial(_layer, attend, think)]
-        return sites
+        attend = self._remat(partial(_call, attention, layer["attention"]))
+        think = self._remat(partial(_call, mlp, layer["mlp"]))
+        return [attend, think] if self.config.router.sites == "sublayer" else [partial(_layer, attend, think)]
 
     def _remat(self, site: Site) -> Site:
         return jax.checkpoint(site) if self.config.model.remat else site

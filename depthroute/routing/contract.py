@@ -8,6 +8,9 @@ four pure functions use them. The depth loop calls, for sites m = 0, 1, ...::
     state = router.write(params[m], state, m, u_m)    u_m is what the site computed
     x     = router.readout(params[M], state)          before the final norm
 
+The loop may be unrolled, or scanned over layers; a router whose state keeps its shape from site to site works in both, with m
+a Python int or a traced one, and hands out its parameters stacked for the scan by `stack`.
+
 A trace is returned beside what is read, never by side effect; a router without weights returns None.
 """
 
@@ -33,6 +36,19 @@ class Read(NamedTuple):
 
     x_BTD: jax.Array
     trace: ReadTrace | None
+
+
+class Stacked(NamedTuple):
+    """A router's parameters with a leading axis over sites, and those of the read-out."""
+
+    sites: Params
+    readout: Params
+
+
+def unstack(stacked: Stacked, sites: int) -> list[Params]:
+    """One dictionary per consumer. A split, since its transpose is a concatenation; slices would each add up a whole stack."""
+    rows = {name: jax.lax.split(value, (1,) * sites, axis=0) for name, value in stacked.sites.items()}
+    return [*({name: row[m][0] for name, row in rows.items()} for m in range(sites)), stacked.readout]
 
 
 class Router(Protocol):

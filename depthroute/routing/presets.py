@@ -25,6 +25,9 @@ AXES = {
     "memory": "full",
     "sites": "sublayer",
     "key_gain": False,
+    "read": "none",
+    "carry": "none",
+    "write": "none",
 }
 
 

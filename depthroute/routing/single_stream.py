@@ -9,7 +9,7 @@ import jax
 from depthroute.config import Config
 from depthroute.nn.norm import rms_norm
 from depthroute.nn.params import Parameter
-from depthroute.routing.contract import Params, Read, Router, residual_add
+from depthroute.routing.contract import Params, Read, Router, Stacked, residual_add, unstack
 from depthroute.routing.topology import num_sites
 
 
@@ -42,9 +42,13 @@ class Residual:
         """No parameters."""
         return NoParameters()
 
+    def stack(self, params: Params) -> Stacked:
+        """Nothing for anybody."""
+        return Stacked({}, {})
+
     def split(self, params: Params) -> Sequence[Params]:
-        """The same for every consumer."""
-        return [params] * (num_sites(self.config) + 1)
+        """One entry of `stack` for each consumer."""
+        return unstack(self.stack(params), num_sites(self.config))
 
     def init_state(self, params_0: Params, x_BTD: jax.Array) -> jax.Array:
         """The stream itself."""
@@ -82,11 +86,9 @@ class PostNorm(Residual):
         """A gain per site."""
         return NormGains(num_sites(self.config), self.config.model.dim)
 
-    def split(self, params: Params) -> Sequence[Params]:
+    def stack(self, params: Params) -> Stacked:
         """A gain for each site and nothing for the read-out."""
-        sites = num_sites(self.config)
-        gains = jax.lax.split(params["gain_MD"], (1,) * sites, axis=0)
-        return [*({"gain_D": gain[0]} for gain in gains), {}]
+        return Stacked({"gain_D": params["gain_MD"]}, {})
 
     def write(self, params_m: Params, state: jax.Array, m: int, update_BTD: jax.Array) -> jax.Array:
         """norm(x + u) times the gain."""

@@ -19,6 +19,9 @@ def test_a_preset_sets_every_axis():
         "router.memory": "full",
         "router.sites": "sublayer",
         "router.key_gain": True,
+        "router.read": "none",
+        "router.carry": "none",
+        "router.write": "none",
     }
 
 
