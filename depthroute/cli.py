@@ -109,6 +109,28 @@ def table(arguments: Arguments) -> int:
     return 0
 
 
+def bench(arguments: Arguments) -> int:
+    """Step time, memory and compile time of every router against plain residual."""
+    from depthroute.bench import arms
+    from depthroute.config import load_file, parse_overrides
+
+    a = arguments
+    layers, routers = arms.parse_layers(a.layers), arms.parse_names(a.routers)
+    plan = arms.make_plan(load_file(a.config)[0], parse_overrides(a.overrides), routers, layers)
+
+    from depthroute.bench import output
+    from depthroute.bench.run import run
+
+    report = output.Report(a.out, a.readme)
+    document = run(plan, a.repeats, report.save)
+    print(json.dumps(document, indent=1) if a.json else output.table(document), end="\n" if a.json else "")
+    if document["rejected"]:
+        print(f"depthroute: rejected: {document['rejected']}", file=sys.stderr)
+        return 1
+    report.finish(document)
+    return 0
+
+
 def data_prepare(arguments: Arguments) -> int:
     """Tokenises a corpus into .bin shards."""
     from depthroute.data.prepare import prepare
@@ -182,6 +204,17 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("folder", type=Path, help="a sweep's folder")
     added.add_argument("--format", default="md", help="md, tex, csv or json")
     added.add_argument("--baseline", help="the arm that others are compared with, instead of the sweep's own")
+
+    example = "depthroute bench --config configs/tiny.py --routers attnres,qd_ks --layers 2,4"
+    added = command(commands, "bench", bench, example)
+    added.add_argument("--config", default=BASE, metavar="FILE[:arg]", help="shape; change fields by --config.KEY=VALUE")
+    added.set_defaults(takes_overrides=True)
+    added.add_argument("--routers", default=BENCH_ROUTERS, metavar="A,B,...", help="by default %(default)s")
+    added.add_argument("--layers", default="12,24,48", metavar="N,N,...", help="depths; by default %(default)s")
+    added.add_argument("--repeats", type=int, default=8, help="timed steps of every router; by default %(default)s")
+    added.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    added.add_argument("--out", type=Path, help="folder for bench.json, table.md, summary.md, bench.png and provenance.json")
+    added.add_argument("--readme", type=Path, help="file in which to replace the part between its bench markers; needs --out")
 
     data = commands.add_parser("data", help="Prepares and describes corpora.", allow_abbrev=False)
     data_commands = data.add_subparsers(dest="data_command", required=True, metavar="COMMAND")

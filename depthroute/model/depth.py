@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from depthroute.routing.contract import Params, ReadTrace, Router, State
-from depthroute.routing.topology import num_sites
+from depthroute.routing.topology import num_sites, visible_sources
 
 Tree = Any
 Site = Callable[[jax.Array], jax.Array]
@@ -36,7 +37,7 @@ def run_depth(router: Router, params: Params, sites: Sequence[Site], x_BTD: jax.
         state = router.write(consumers[m], state, m, site(read.x_BTD))
     read = router.readout(consumers[-1], state)
     traces.append(read.trace)
-    return read.x_BTD, _stack([trace for trace in traces if trace is not None])
+    return read.x_BTD, _stack([trace for trace in traces if trace is not None], visible_sources(router.config))
 
 
 def scan_depth(
@@ -63,15 +64,16 @@ def scan_depth(
     return router.readout(stacked.readout, state).x_BTD
 
 
-def _stack(traces: Sequence[ReadTrace]) -> Trace | None:
+def _stack(traces: Sequence[ReadTrace], visible: Sequence[Sequence[int]]) -> Trace | None:
     if not traces:
         return None
-    S = traces[-1].weights_BTS.shape[-1]
+    visible_MS = np.zeros((len(visible), max(map(max, visible)) + 1), bool)
+    for m, sources in enumerate(visible):
+        visible_MS[m, sources] = True
 
-    def pad(x_BTS: jax.Array) -> jax.Array:
-        return jnp.pad(x_BTS, ((0, 0), (0, 0), (0, S - x_BTS.shape[-1])))
+    def place(x_BTS: jax.Array, sources: Sequence[int]) -> jax.Array:
+        return jnp.zeros((*x_BTS.shape[:2], visible_MS.shape[1]), x_BTS.dtype).at[..., np.array(sources)].set(x_BTS)
 
-    visible_MS = jnp.array([[s < trace.weights_BTS.shape[-1] for s in range(S)] for trace in traces])
-    scores_BTMS = jnp.stack([pad(trace.scores_BTS) for trace in traces], axis=2)
-    weights_BTMS = jnp.stack([pad(trace.weights_BTS) for trace in traces], axis=2)
-    return Trace(scores_BTMS, weights_BTMS, visible_MS)
+    scores_BTMS = jnp.stack([place(t.scores_BTS, s) for t, s in zip(traces, visible, strict=True)], axis=2)
+    weights_BTMS = jnp.stack([place(t.weights_BTS, s) for t, s in zip(traces, visible, strict=True)], axis=2)
+    return Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible_MS))

@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from depthroute.config import Config
-from depthroute.model.depth import Site, run_depth, scan_depth
+from depthroute.model.depth import Site, Trace, run_depth, scan_depth
+from depthroute.model.history_scan import scan_history, trace_history
 from depthroute.nn.attention import Attention
 from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, key_for, normal
 from depthroute.routing.build import build_router
 from depthroute.routing.contract import Router
+from depthroute.routing.depth_attention import DepthAttention
 
 Tree = Any
 
@@ -55,11 +57,7 @@ class Model:
         dtype = jnp.dtype(m.dtype)
         x_BTD = params["embed"]["VD"][jnp.asarray(tokens_BT)].astype(dtype)
         routing: Any = self.router.parameters().apply({"params": params["router"]})
-        if self.config.engine.history == "buffer" and not trace:
-            x_BTD, routed = scan_depth(self.router, routing, self.sites, params["layers"], x_BTD), None
-        else:
-            layers = _unstack(params["layers"], m.layers)
-            x_BTD, routed = run_depth(self.router, routing, [site for layer in layers for site in self.sites(layer)], x_BTD)
+        x_BTD, routed = self._depth(routing, params["layers"], x_BTD, trace)
         if self.router.prenorm:
             x_BTD = self._norm.apply({"params": params["norm"]}, x_BTD)
         head_VD = params["embed" if m.tied_head else "head"]["VD"].astype(dtype)
@@ -69,12 +67,21 @@ class Model:
     def sites(self, layer: Tree) -> list[Site]:
         """A layer's functions between reads: attention and MLP in turn, or both as one with their inner residual kept."""
         attention, mlp = self._sublayers()
-        attend = self._remat(partial(_call, attention, layer["attention"]))
-        think = self._remat(partial(_call, mlp, layer["mlp"]))
+        attend, think = partial(_call, attention, layer["attention"]), partial(_call, mlp, layer["mlp"])
         return [attend, think] if self.config.router.sites == "sublayer" else [partial(_layer, attend, think)]
 
-    def _remat(self, site: Site) -> Site:
-        return jax.checkpoint(site) if self.config.model.remat else site
+    def _depth(self, routing: Any, layers: Tree, x_BTD: jax.Array, trace: bool) -> tuple[jax.Array, Trace | None]:
+        if self.config.engine.history == "list":
+            unstacked = _unstack(layers, self.config.model.layers)
+            return run_depth(self.router, routing, [site for layer in unstacked for site in self._remat(layer)], x_BTD)
+        if not isinstance(self.router, DepthAttention):
+            return scan_depth(self.router, routing, self._remat, layers, x_BTD), None
+        if trace:
+            return trace_history(self.router, routing, self.sites, layers, x_BTD)
+        return scan_history(self.router, routing, self.sites, layers, x_BTD), None
+
+    def _remat(self, layer: Tree) -> list[Site]:
+        return [jax.checkpoint(site) if self.config.model.remat else site for site in self.sites(layer)]
 
     def _sublayers(self) -> tuple[Attention, MLP]:
         m = self.config.model

@@ -7,11 +7,19 @@ import jax.numpy as jnp
 from depthroute.nn.params import Parameter
 
 
+def wide(x: jax.Array) -> jax.Array:
+    """x in float32, or as it is where it is wider: what sums and scores are computed in."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def inverse_rms(x: jax.Array, eps: float) -> jax.Array:
+    """1 / sqrt(mean(x^2) + eps) over the last axis, which stays with size one; at least float32."""
+    return jax.lax.rsqrt(jnp.mean(jnp.square(wide(x)), axis=-1, keepdims=True) + eps)
+
+
 def rms_norm(x: jax.Array, eps: float) -> jax.Array:
-    """x / sqrt(mean(x^2) + eps) over the last axis, computed in float32, returned in x's dtype."""
-    x32 = x.astype(jnp.float32)
-    mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
-    return (x32 * jax.lax.rsqrt(mean_square + eps)).astype(x.dtype)
+    """x / sqrt(mean(x^2) + eps) over the last axis, computed in at least float32, returned in x's dtype."""
+    return (x * inverse_rms(x, eps)).astype(x.dtype)
 
 
 class RMSNorm(nn.Module):

@@ -6,7 +6,7 @@ additions of streams are left out, as is usual for model FLOPs.
 
 from depthroute.config import Config
 from depthroute.routing.presets import SINGLE_STREAM, find
-from depthroute.routing.topology import num_sites, num_visible
+from depthroute.routing.topology import choosers, num_pairs, num_sites, num_sources
 
 
 def router_params(config: Config) -> int:
@@ -14,8 +14,7 @@ def router_params(config: Config) -> int:
     router, D = config.router, config.model.dim
     if find(router.preset).family == SINGLE_STREAM:
         return num_sites(config) * D if router.preset == "postnorm" else 0
-    visible = num_visible(config)[1:]
-    consumers, pairs, sources = len(visible), sum(visible), visible[-1]
+    consumers, pairs, sources = len(choosers(config)), num_pairs(config), num_sources(config)
     R = D if router.key == "dynamic_full" else router.rank
     query = {"none": 0, "static": consumers * R, "dynamic": consumers * (R + D * R)}[router.query]
     key = {
@@ -36,11 +35,11 @@ def router_flops(config: Config) -> int:
     router, D = config.router, config.model.dim
     if find(router.preset).family == SINGLE_STREAM:
         return 0
-    visible = num_visible(config)[1:]
+    consumers, pairs = len(choosers(config)), num_pairs(config)
     R = D if router.key == "dynamic_full" else router.rank
     projected = router.key in ("dynamic_projected", "hybrid")
     keys = (num_sites(config) + 1) * 2 * D * R if projected else 0
-    queries = len(visible) * 2 * D * R if router.query == "dynamic" else 0
+    queries = consumers * 2 * D * R if router.query == "dynamic" else 0
     dynamic_key = router.key in ("dynamic_full", "dynamic_projected", "hybrid")
-    scores = sum(visible) * 2 * R if router.query == "dynamic" or dynamic_key else 0
-    return keys + queries + scores + sum(visible) * 2 * D
+    scores = pairs * 2 * R if router.query == "dynamic" or dynamic_key else 0
+    return keys + queries + scores + pairs * 2 * D

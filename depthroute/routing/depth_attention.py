@@ -15,6 +15,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from depthroute.config import Config
 from depthroute.nn.params import Parameter, normal
@@ -23,13 +24,14 @@ from depthroute.routing.history import ListHistory
 from depthroute.routing.keys import KEYS
 from depthroute.routing.mixing import MIXINGS
 from depthroute.routing.queries import QUERIES
-from depthroute.routing.topology import block_of, num_sites, num_visible
+from depthroute.routing.topology import choosers, num_pairs, num_sites, num_sources, source_in, visible_sources
 
+PER_CONSUMER = ("_MR", "_MDR", "_MD", "_P", "_PR")
 DOTS = {(1, 1): "R,R->", (3, 1): "BTR,R->BT", (1, 3): "R,BTR->BT", (3, 3): "BTR,BTR->BT"}
 
 
 class DepthAttentionParameters(nn.Module):
-    """Parameters of the axes in use. Consumer 0 sees one source, so it has none.
+    """Parameters of the axes in use, with rows for the consumers that have a choice (M) and their pairs (P).
 
     Initial values: queries, their maps and gates zero, gains one, static keys N(0, 1), the key map N(0, D), which through its
     1/D gives keys of size one. Biases start at zero under softmax and sigmoid; free mixing starts as the sum of all outputs,
@@ -41,8 +43,7 @@ class DepthAttentionParameters(nn.Module):
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         router, D = self.config.router, self.config.model.dim
-        visible = num_visible(self.config)[1:]
-        M, P, S = len(visible), sum(visible), visible[-1]
+        M, P, S = len(choosers(self.config)), num_pairs(self.config), num_sources(self.config)
         R = D if router.key == "dynamic_full" else router.rank
         zeros, ones = nn.initializers.zeros, nn.initializers.ones
         params = {}
@@ -71,27 +72,34 @@ def _initial_bias(config: Config):
             return jnp.zeros(shape, dtype)
         if config.router.sources == "outputs":
             return jnp.ones(shape, dtype)
-        newest = jnp.cumsum(jnp.array(num_visible(config)[1:])) - 1
+        visible = visible_sources(config)
+        newest = np.cumsum([len(visible[m]) for m in choosers(config)]) - 1
         return jnp.zeros(shape, dtype).at[newest].set(1.0)
 
     return init
 
 
-class DepthState(NamedTuple):
-    """The history, and the arrays that a dynamic query may be computed from."""
+class Written(NamedTuple):
+    """What a dynamic query may be computed from."""
 
-    history: ListHistory
     embedding_BTD: jax.Array
     newest_BTD: jax.Array  # what the last site wrote
     total_BTD: jax.Array  # the embedding and everything written since, added up
-    writes: int
+    writes: int | jax.Array
 
 
 QUERY_INPUTS = {
-    "newest": lambda state: state.newest_BTD,
-    "mean": lambda state: state.total_BTD / (state.writes + 1),
-    "embedding": lambda state: state.embedding_BTD,
+    "newest": lambda written: written.newest_BTD,
+    "mean": lambda written: written.total_BTD / (written.writes + 1),
+    "embedding": lambda written: written.embedding_BTD,
 }
+
+
+class DepthState(NamedTuple):
+    """The history in its list form, and what queries are computed from."""
+
+    history: ListHistory
+    written: Written
 
 
 @dataclass(frozen=True)
@@ -107,69 +115,77 @@ class DepthAttention:
 
     def split(self, params: Params) -> Sequence[Params]:
         """Rows of the per-consumer arrays, under the name without the consumer axis, and the shared arrays."""
-        visible = num_visible(self.config)
-        shared = {name: value for name, value in params.items() if not name.endswith(("_MR", "_MDR", "_MD", "_P", "_PR"))}
+        visible, owners = visible_sources(self.config), choosers(self.config)
+        shared = {name: value for name, value in params.items() if not name.endswith(PER_CONSUMER)}
         consumers: list[dict[str, jax.Array]] = [dict(shared) for _ in visible]
         for name in params.keys() - shared.keys():
             role, axes = name.rsplit("_", 1)
             per_pair = axes.startswith("P")
-            sizes = visible[1:] if per_pair else (1,) * (len(visible) - 1)
+            sizes = [len(visible[m]) if per_pair else 1 for m in owners]
             own_name = f"{role}_{axes.replace('P', 'S') if per_pair else axes[1:]}"
-            for consumer, part in zip(consumers[1:], jax.lax.split(params[name], sizes, axis=0), strict=True):
-                consumer[own_name] = part if per_pair else part[0]
+            for m, part in zip(owners, jax.lax.split(params[name], sizes, axis=0), strict=True):
+                consumers[m][own_name] = part if per_pair else part[0]
         return consumers
 
     def init_state(self, params_0: Params, x_BTD: jax.Array) -> DepthState:
         """The embedding is source 0."""
         history = ListHistory().append(x_BTD, self._key(params_0, 0, x_BTD))
-        return DepthState(history, x_BTD, x_BTD, x_BTD, 0)
+        return DepthState(history, Written(x_BTD, x_BTD, x_BTD, 0))
 
     def read(self, params_m: Params, state: DepthState, m: int) -> Read:
-        """The weighted sum of everything written so far."""
-        if len(state.history.values) == 1:
-            x_BTD = state.history.values[0]
-            one_BTS = jnp.ones((*x_BTD.shape[:2], 1), jnp.float32)
+        """The weighted sum of what it sees of what was written so far."""
+        sources = visible_sources(self.config)[m]
+        if len(sources) == 1:
+            x_BTD = state.history.values[sources[0]]
+            one_BTS = jnp.ones((*x_BTD.shape[:2], 1))
             return Read(x_BTD, ReadTrace(jnp.zeros_like(one_BTS), one_BTS))
-        scores_BTS = self._scores(params_m, state)
-        weights_BTS = MIXINGS[self.config.router.mixing](scores_BTS)
-        return Read(state.history.mix(weights_BTS), ReadTrace(scores_BTS, weights_BTS))
+        seen = state.history.select(sources)
+        scores_BTS = self._scores(params_m, state, seen)
+        weights_BTS = MIXINGS[self.config.router.mixing].of(scores_BTS)
+        return Read(seen.mix(weights_BTS), ReadTrace(scores_BTS, weights_BTS))
 
     def write(self, params_m: Params, state: DepthState, m: int, update_BTD: jax.Array) -> DepthState:
         """Adds the update as a source, as a cumulative state, or to its block."""
-        total_BTD = residual_add(state.total_BTD, update_BTD)
-        value_BTD, slot, history = update_BTD, m + 1, state.history
+        total_BTD = residual_add(state.written.total_BTD, update_BTD)
+        value_BTD, source, history = update_BTD, source_in(self.config, m + 1), state.history
         if self.config.router.sources == "states":
             value_BTD = residual_add(self.read(params_m, state, m).x_BTD, update_BTD)
-        if self.config.router.memory == "blocks":
-            sites, blocks = num_sites(self.config), self.config.router.blocks
-            slot = 1 + block_of(m, sites, blocks)
-            if slot < len(history.values):
-                value_BTD = residual_add(history.values[slot], update_BTD)
-        key = self._key(params_m, slot, value_BTD)
-        put = history.append if slot == len(history.values) else history.replace_newest
-        return DepthState(put(value_BTD, key), state.embedding_BTD, update_BTD, total_BTD, state.writes + 1)
+        grows = source < len(history.values)
+        if grows:
+            value_BTD = residual_add(history.values[source], update_BTD)
+        key = self._key(params_m, source, value_BTD)
+        put = history.replace_newest if grows else history.append
+        written = Written(state.written.embedding_BTD, update_BTD, total_BTD, state.written.writes + 1)
+        return DepthState(put(value_BTD, key), written)
 
     def readout(self, params_M: Params, state: DepthState) -> Read:
         """One more consumer, with its own query."""
         return self.read(params_M, state, num_sites(self.config))
 
-    def _key(self, params: Params, source: int, value_BTD: jax.Array) -> jax.Array | None:
+    def query(self, params_m: Params, z_BTD: jax.Array) -> jax.Array:
+        """What the consumer looks for, ready for a dot product with a key: gain and scale are in it. [R] or [B, T, R]."""
         router = self.config.router
-        return KEYS[router.key](params, source, value_BTD, router.key_eps) if router.key in KEYS else None
+        query = QUERIES[router.query](params_m, z_BTD, router.key_eps)
+        if router.key_gain:
+            query = query * (params_m["key_gain_D"] if query.ndim == 1 else params_m["key_gain_D"][None, None])
+        return query * query.shape[-1] ** -0.5
 
-    def _scores(self, params_m: Params, state: DepthState) -> jax.Array:
+    def key(self, params: Params, source: int | jax.Array, value_BTD: jax.Array) -> jax.Array:
+        """The key of a source that is the same for all its consumers: [R] or [B, T, R]."""
+        return KEYS[self.config.router.key](params, source, value_BTD, self.config.router.key_eps)
+
+    def _key(self, params: Params, source: int, value_BTD: jax.Array) -> jax.Array | None:
+        return self.key(params, source, value_BTD) if self.config.router.key in KEYS else None
+
+    def _scores(self, params_m: Params, state: DepthState, seen: ListHistory) -> jax.Array:
         router = self.config.router
-        keys = state.history.keys
-        shape_BTS = (*state.embedding_BTD.shape[:2], len(keys))
-        scores_BTS = jnp.zeros(shape_BTS, jnp.float32)
+        shape_BTS = (*state.written.embedding_BTD.shape[:2], len(seen.values))
+        scores_BTS = jnp.zeros(shape_BTS)
         if router.query != "none":
-            query = QUERIES[router.query](params_m, QUERY_INPUTS[router.query_input](state), router.key_eps)
-            if router.key_gain:
-                query = query * (params_m["key_gain_D"] if query.ndim == 1 else params_m["key_gain_D"][None, None])
-            if router.key == "static_per_consumer":
-                keys = tuple(params_m["key_SR"])
+            query = self.query(params_m, QUERY_INPUTS[router.query_input](state.written))
+            keys = tuple(params_m["key_SR"]) if router.key == "static_per_consumer" else seen.keys
             dots = [jnp.einsum(DOTS[query.ndim, key.ndim], query, key) for key in keys if key is not None]
-            scores_BTS = jnp.stack([jnp.broadcast_to(dot, shape_BTS[:2]) for dot in dots], axis=-1) * query.shape[-1] ** -0.5
+            scores_BTS = jnp.stack([jnp.broadcast_to(dot, shape_BTS[:2]) for dot in dots], axis=-1)
         if router.bias == "learned":
             scores_BTS += params_m["bias_S"][None, None]
         return scores_BTS

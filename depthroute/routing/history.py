@@ -3,10 +3,13 @@
 It is the reference that faster forms are tested against, so it does the obvious thing.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from depthroute.nn.norm import wide
 
 
 class ListHistory(NamedTuple):
@@ -23,9 +26,13 @@ class ListHistory(NamedTuple):
         """The newest source rewritten, as the running partial of a block is."""
         return ListHistory((*self.values[:-1], value_BTD), (*self.keys[:-1], key))
 
+    def select(self, sources: Sequence[int]) -> "ListHistory":
+        """These sources alone, in this order."""
+        return ListHistory(tuple(self.values[s] for s in sources), tuple(self.keys[s] for s in sources))
+
     def mix(self, weights_BTS: jax.Array) -> jax.Array:
-        """sum_s weights[..., s] values[s], accumulated in float32, in the values' dtype."""
-        mixed_BTD = jnp.zeros(self.values[0].shape, jnp.float32)
+        """sum_s weights[..., s] values[s], accumulated in at least float32, in the values' dtype."""
+        mixed_BTD = jnp.zeros_like(wide(self.values[0]))
         for s, value_BTD in enumerate(self.values):
-            mixed_BTD += weights_BTS[..., s : s + 1] * value_BTD.astype(jnp.float32)
+            mixed_BTD += weights_BTS[..., s : s + 1] * wide(value_BTD)
         return mixed_BTD.astype(self.values[0].dtype)

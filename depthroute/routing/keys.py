@@ -8,7 +8,7 @@ dynamic queries is (see queries.py).
 import jax
 import jax.numpy as jnp
 
-from depthroute.nn.norm import rms_norm
+from depthroute.nn.norm import rms_norm, wide
 from depthroute.routing.contract import Params
 
 
@@ -19,7 +19,7 @@ def static(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax
 
 def dynamic_full(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:
     """All of what the source has just written, normalised: [B, T, D]."""
-    return rms_norm(value_BTD.astype(jnp.float32), eps)
+    return rms_norm(wide(value_BTD), eps)
 
 
 def dynamic_projected(params: Params, source: int, value_BTD: jax.Array, eps: float) -> jax.Array:

@@ -110,6 +110,8 @@ def check(config: Config) -> None:
         raise refuse("key_gain", f"False with router.key={router.key!r}; the gain is that of full-width keys")
     if router.memory == "blocks" and router.sources == "states":
         raise refuse("sources", "'outputs' with router.memory='blocks'; blocks are sums of outputs")
+    if router.memory == "dilated" and router.sources == "outputs":
+        raise refuse("sources", "'states' with router.memory='dilated'; leaving outputs out would cut the stream")
     sites = num_sites(config)
     if router.memory == "blocks" and router.blocks > sites:
         raise refuse("blocks", f"at most the number of {router.sites}s, {sites}")

@@ -8,7 +8,7 @@ the query of a token by up to D times as much as it moves a static query.
 import jax
 import jax.numpy as jnp
 
-from depthroute.nn.norm import rms_norm
+from depthroute.nn.norm import rms_norm, wide
 from depthroute.routing.contract import Params
 
 
@@ -20,7 +20,7 @@ def static(params_m: Params, z_BTD: jax.Array, eps: float) -> jax.Array:
 def dynamic(params_m: Params, z_BTD: jax.Array, eps: float) -> jax.Array:
     """w_m + norm(z) W_m / D: [B, T, R]."""
     D = z_BTD.shape[-1]
-    moved_BTR = jnp.einsum("BTD,DR->BTR", rms_norm(z_BTD.astype(jnp.float32), eps), params_m["query_map_DR"]) / D
+    moved_BTR = jnp.einsum("BTD,DR->BTR", rms_norm(wide(z_BTD), eps), params_m["query_map_DR"]) / D
     return params_m["query_R"][None, None] + moved_BTR
 
 

@@ -16,7 +16,7 @@ from depthroute.data import corpus as corpus_lib
 from depthroute.errors import UserError
 from depthroute.model.counts import num_params, training_flops
 from depthroute.routing.counts import router_params
-from depthroute.routing.topology import consumer_names, num_visible, source_names
+from depthroute.routing.topology import consumer_names, source_names, visible_sources
 from depthroute.runs import provenance
 from depthroute.runs.folder import EXIT_REQUEUE, RunFolder, Status, has_begun, read_json
 from depthroute.runs.metrics import MetricsFile, read
@@ -153,8 +153,8 @@ def _last_speed(folder: Path) -> float:
 def _routing(config: Config, outcome: Outcome) -> dict[str, Any]:
     consumers = consumer_names(config)
     weights = outcome.routing_MS.tolist()  # type: ignore[union-attr]
-    for row, visible in zip(weights, num_visible(config), strict=True):
-        row[visible:] = [None] * (len(row) - visible)
+    for row, visible in zip(weights, visible_sources(config), strict=True):
+        row[:] = [weight if source in visible else None for source, weight in enumerate(row)]
     return {
         "weights_MS": weights,
         "consumers": consumers,

@@ -19,7 +19,7 @@ from depthroute.model.depth import run_depth
 from depthroute.routing import keys
 from depthroute.routing.counts import router_params
 from depthroute.routing.presets import start
-from depthroute.routing.topology import num_sites, num_visible
+from depthroute.routing.topology import num_sites, num_sources, visible_sources
 from depthroute.training.checkpoint import Checkpoints
 from depthroute.training.optimizer import make_optimizer
 from depthroute.training.state import TrainState
@@ -365,9 +365,9 @@ def test_traces_cover_every_consumer_and_source_and_are_zero_elsewhere(built, ca
     if trace is None:
         assert case in ("residual", "plain", "postnorm", "gelu_untied")
         return
-    visible = num_visible(it.config)
-    assert trace.scores_BTMS.shape == trace.weights_BTMS.shape == (*it.tokens_BT.shape, num_sites(it.config) + 1, max(visible))
-    expected_MS = np.arange(max(visible))[None] < np.array(visible)[:, None]
+    visible, S = visible_sources(it.config), num_sources(it.config)
+    assert trace.scores_BTMS.shape == trace.weights_BTMS.shape == (*it.tokens_BT.shape, num_sites(it.config) + 1, S)
+    expected_MS = np.array([[s in sources for s in range(S)] for sources in visible])
     np.testing.assert_array_equal(trace.visible_MS, expected_MS)
     for array_BTMS in (trace.scores_BTMS, trace.weights_BTMS):
         assert np.all(np.asarray(array_BTMS)[:, :, ~expected_MS] == 0)
