@@ -16,7 +16,7 @@ import numpy as np
 
 from depthroute.model.depth import Site, Trace
 from depthroute.nn.norm import wide
-from depthroute.routing.buffer import mix, put, take
+from depthroute.routing.buffer import all_dots, mix, put, take, take_now
 from depthroute.routing.contract import Params, residual_add
 from depthroute.routing.depth_attention import QUERY_INPUTS, DepthAttention, Written
 from depthroute.routing.depth_weights import Memory, Row, Scorer, depends_on_tokens, fixed_row, prepare
@@ -28,6 +28,7 @@ Tree = Any
 class Forward(NamedTuple):
     """State of the scan; consumers and slots not reached yet are zero. The memory is that of the scorer, if there is one."""
 
+    x_BTD: jax.Array  # what the next site sees, or the read-out
     values_SBTD: jax.Array
     seen_MBTD: jax.Array
     written: Written
@@ -40,6 +41,7 @@ class Kept(NamedTuple):
 
     layers: Tree
     weights: Tree
+    x_BTD: jax.Array
     values_SBTD: jax.Array
     seen_MBTD: jax.Array
     memory: Memory | None
@@ -92,18 +94,18 @@ def trace_history(
     visible_MS = np.zeros((len(plan.alone_M), 1 + max(plan.source_S)), bool)
     np.logical_or.at(visible_MS, (slice(None), plan.source_S), plan.visible_MS)
     scores_BTMS, weights_BTMS = by_source(table.scores, 0, readers_MS), by_source(table.weights, 1, plan.visible_MS)
-    return end.seen_MBTD[-1], Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible_MS))
+    return end.x_BTD, Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible_MS))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(scan: "HistoryScan", layers: Tree, weights: Tree, x_BTD: jax.Array) -> jax.Array:
-    return scan.forward(layers, weights, x_BTD)[0].seen_MBTD[-1]
+    return scan.forward(layers, weights, x_BTD)[0].x_BTD
 
 
 def _run_forward(scan: "HistoryScan", layers: Tree, weights: Tree, x_BTD: jax.Array) -> tuple[jax.Array, Kept]:
     end, _ = scan.forward(layers, weights, x_BTD)
     memory = None if end.memory is None else end.memory._replace(window_SGBT=None)
-    return end.seen_MBTD[-1], Kept(layers, weights, end.values_SBTD, end.seen_MBTD, memory, end.totals_MBTD)
+    return end.x_BTD, Kept(layers, weights, end.x_BTD, end.values_SBTD, end.seen_MBTD, memory, end.totals_MBTD)
 
 
 def _run_backward(scan: "HistoryScan", kept: Kept, dx_BTD: jax.Array) -> tuple[Tree, Tree, jax.Array]:
@@ -152,6 +154,7 @@ class HistoryScan:
         """
         buffer_MBTD = put(jnp.zeros((len(self.plan.alone_M), *x_BTD.shape), x_BTD.dtype), 0, x_BTD)
         state = Forward(
+            x_BTD=x_BTD,
             values_SBTD=buffer_MBTD,
             seen_MBTD=buffer_MBTD,
             written=Written(x_BTD, x_BTD, x_BTD, jnp.zeros((), jnp.int32)),
@@ -171,21 +174,22 @@ class HistoryScan:
         return jax.lax.scan(layer, state, (jnp.arange(L), layers))
 
     def _site(self, state: Forward, site: Site, weights: Tree, m: jax.Array) -> tuple[Forward, Row]:
-        x_BTD, slot = take(state.seen_MBTD, m), m + 1
+        x_BTD, slot = state.x_BTD, m + 1
         update_BTD = site(x_BTD)
-        values_SBTD = put(state.values_SBTD, slot, self._value(state.values_SBTD, x_BTD, update_BTD, m))
+        value_BTD = self._value(state.values_SBTD, x_BTD, update_BTD, m)
+        values_SBTD = put(state.values_SBTD, slot, value_BTD)
         total_BTD = residual_add(state.written.total_BTD, update_BTD)
         written = Written(state.written.embedding_BTD, update_BTD, total_BTD, slot)
         memory, totals_MBTD = state.memory, state.totals_MBTD
         if self.scorer:
-            memory = self.scorer.write(weights, memory, values_SBTD, slot)
+            memory = self.scorer.write(weights, memory, values_SBTD, slot, value_BTD)
             row, memory = self.scorer.read(weights, memory, values_SBTD, slot, self._query_input(written))
         else:
             row = Row(None, take(weights, slot))
         if totals_MBTD is not None:
             totals_MBTD = put(totals_MBTD, slot, total_BTD)
-        seen_BTD = mix(values_SBTD, row.weights, *self.plan.reads.of(slot))
-        return Forward(values_SBTD, put(state.seen_MBTD, slot, seen_BTD), written, memory, totals_MBTD), row
+        seen_BTD = mix(values_SBTD, row.weights, *self.plan.reads.of(slot)).astype(x_BTD.dtype)
+        return Forward(seen_BTD, values_SBTD, put(state.seen_MBTD, slot, seen_BTD), written, memory, totals_MBTD), row
 
     def _value(self, values_SBTD: jax.Array, x_BTD: jax.Array, update_BTD: jax.Array, m: jax.Array) -> jax.Array:
         """What slot m + 1 holds: the output of site m, the state after it, or its block so far."""
@@ -204,7 +208,7 @@ class HistoryScan:
         mean_MBT = jnp.zeros(kept.seen_MBTD.shape[:-1], wide(dx_BTD).dtype)
         dweights = jax.tree.map(jnp.zeros_like, kept.weights)
         state = Backward(kept.seen_MBTD, mean_MBT, zeros_BTD, zeros_BTD, zeros_BTD, dweights)
-        state = self._put_gradient(state, last, kept.seen_MBTD[last], dx_BTD)
+        state = self._put_gradient(state, last, kept.x_BTD, dx_BTD)
 
         def layer(state: Backward, xs: tuple[jax.Array, Tree]) -> tuple[Backward, Tree]:
             index, params = xs
@@ -218,8 +222,7 @@ class HistoryScan:
         state, dlayers = jax.lax.scan(layer, state, (jnp.arange(L), kept.layers), reverse=True)
         state, dvalue_BTD = self._slot_gradient(state, kept, 0)
         if not self.scorer:
-            dweights = jnp.einsum("MBTD,SBTD->MS", state.seen_MBTD, kept.values_SBTD, preferred_element_type=mean_MBT.dtype)
-            state = state._replace(dweights=dweights)
+            state = state._replace(dweights=all_dots(state.seen_MBTD, kept.values_SBTD))
         return dlayers, state.dweights, dvalue_BTD + state.dembedding_BTD + state.dtotal_BTD
 
     def _call(self, i: int, params: Tree, x_BTD: jax.Array) -> jax.Array:
@@ -227,7 +230,8 @@ class HistoryScan:
 
     def _site_gradient(self, state: Backward, kept: Kept, site: Callable, params: Tree, m: jax.Array) -> tuple[Backward, Tree]:
         """Consumer m + 1, slot m + 1 and site m, in reverse."""
-        axes, slot, x_BTD = self.router.config.router, m + 1, take(state.seen_MBTD, m)
+        axes, slot = self.router.config.router, m + 1
+        x_BTD = take_now(state.seen_MBTD, m)
         update_BTD, pull_site = jax.vjp(site, params, x_BTD)
         state, dvalue_BTD = self._slot_gradient(state, kept, slot)
         dupdate_BTD = dvalue_BTD

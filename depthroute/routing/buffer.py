@@ -5,6 +5,8 @@ every slot is its own operand of one elementwise loop: on CPU that reads memory 
 or over tokens copies the history or multiplies token by token.
 """
 
+from math import gcd
+
 import jax
 import jax.numpy as jnp
 
@@ -21,6 +23,15 @@ def put(buffer: jax.Array, slot: int | jax.Array, value: jax.Array) -> jax.Array
 def take(buffer: jax.Array, slot: int | jax.Array) -> jax.Array:
     """What is in `slot`."""
     return jax.lax.dynamic_index_in_dim(buffer, slot, 0, keepdims=False)
+
+
+def take_now(buffer: jax.Array, slot: int | jax.Array) -> jax.Array:
+    """`take` that is over before what depends on it.
+
+    XLA reads a slice again wherever it is used, and copies the whole buffer if the slot is written in between. A loop of one
+    turn keeps it from doing so on CPU, where `jax.lax.optimization_barrier` does not.
+    """
+    return jax.lax.fori_loop(slot, slot + 1, lambda i, _: take(buffer, i), jnp.zeros_like(buffer[0]))
 
 
 def mix(buffer_SBTD: jax.Array, weights: jax.Array, slots_J: jax.Array, count: jax.Array) -> jax.Array:
@@ -51,3 +62,19 @@ def dots(buffer_SBTD: jax.Array, x_BTD: jax.Array, slots_J: jax.Array, count: ja
 
     zeros_SBT = jnp.zeros(buffer_SBTD.shape[:-1], wide(x_BTD).dtype)
     return jax.lax.fori_loop(0, (count + CHUNK - 1) // CHUNK, chunk, zeros_SBT)
+
+
+def all_dots(x_MBTD: jax.Array, buffer_SBTD: jax.Array) -> jax.Array:
+    """Every <x[m], buffer[slot]> over batch, time and width, as matrix products in at least float32: [M, S].
+
+    The width goes in pieces, since a backend may copy an operand of a product to transpose it.
+    """
+    pieces = gcd(buffer_SBTD.shape[-1], 8)
+    width = buffer_SBTD.shape[-1] // pieces
+    dtype = wide(x_MBTD[0]).dtype
+
+    def piece(i: jax.Array, total_MS: jax.Array) -> jax.Array:
+        parts = (jax.lax.dynamic_slice_in_dim(array, i * width, width, -1) for array in (x_MBTD, buffer_SBTD))
+        return total_MS + jnp.einsum("MBTD,SBTD->MS", *parts, preferred_element_type=dtype)
+
+    return jax.lax.fori_loop(0, pieces, piece, jnp.zeros((len(x_MBTD), len(buffer_SBTD)), dtype))

@@ -151,13 +151,14 @@ class Scorer:
             normaliser=Normaliser(zeros(S, B, T), zeros(S, B, T)),
             query_MBTR=zeros(S, B, T, R) if self.dynamic_query else None,
         )
-        return self.write(params, memory, values_SBTD, 0)
+        return self.write(params, memory, values_SBTD, 0, values_SBTD[0])
 
-    def write(self, params: ScoreParams, memory: Memory, values_SBTD: jax.Array, slot: int | jax.Array) -> Memory:
-        """The memory after `slot` was written, which makes it the turn of consumer `slot`."""
+    def write(
+        self, params: ScoreParams, memory: Memory, values_SBTD: jax.Array, slot: int | jax.Array, value_BTD: jax.Array
+    ) -> Memory:
+        """The memory after `value_BTD` was written to `slot`, which makes it the turn of consumer `slot`."""
         if memory.keys is None:
             return memory
-        value_BTD = take(values_SBTD, slot)
         if self._stored:
             key = self.router.key(params.shared, slot, value_BTD)
         else:
