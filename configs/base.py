@@ -91,7 +91,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "keep_checkpoints": 2,
             },
             "engine": {
-                "history": "list",  # buffer: scan over layers, history in one array | list: unrolled, the slow reference
+                "history": "buffer",  # buffer: scan over layers, history in one array | list: unrolled, the slow reference
             },
             "parallel": {
                 "strategy": "jit",  # jit (sharded over a mesh) | pmap (plain data parallel)

@@ -45,7 +45,7 @@ def scan_depth(
 ) -> jax.Array:
     """What the read-out sees, by one scan over layers: for routers that have `stack`, whose state keeps its shape.
 
-    Args: the router and its parameters, from one layer's parameters to its sites, all layers' parameters stacked, the embedding.
+    Args: the router and its parameters, a layer's sites given its parameters, those of all layers stacked, and the embedding.
     """
     stacked = router.stack(params)
     L = jax.tree.leaves(layers)[0].shape[0]

@@ -16,23 +16,23 @@ import numpy as np
 
 from depthroute.model.depth import Site, Trace
 from depthroute.nn.norm import wide
-from depthroute.routing.buffer import all_dots, mix, put, take, take_now
+from depthroute.routing.buffer import mix, put, take, take_now
 from depthroute.routing.contract import Params, residual_add
 from depthroute.routing.depth_attention import QUERY_INPUTS, DepthAttention, Written
-from depthroute.routing.depth_weights import Memory, Row, Scorer, depends_on_tokens, fixed_row, prepare
+from depthroute.routing.depth_weights import Row, Scorer, Table, fixed_row, prepare, weigher
 from depthroute.routing.plan import Plan, make_plan
 
 Tree = Any
 
 
 class Forward(NamedTuple):
-    """State of the scan; consumers and slots not reached yet are zero. The memory is that of the scorer, if there is one."""
+    """State of the scan; consumers and slots not reached yet are zero."""
 
     x_BTD: jax.Array  # what the next site sees, or the read-out
     values_SBTD: jax.Array
     seen_MBTD: jax.Array
     written: Written
-    memory: Memory | None
+    memory: Any  # the weigher's
     totals_MBTD: jax.Array | None  # of `written`, if queries are made from the mean
 
 
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
     x_BTD: jax.Array
     values_SBTD: jax.Array
     seen_MBTD: jax.Array
-    memory: Memory | None
+    memory: Any  # the weigher's
     totals_MBTD: jax.Array | None
 
 
@@ -66,9 +66,8 @@ def scan_history(
 
     Args as those of `scan_depth`. Differentiable once, in reverse.
     """
-    prepared = prepare(router, params)
-    weights = prepared if depends_on_tokens(router) else fixed_row(router, prepared).weights
-    return _run(HistoryScan(router, sites), layers, weights, x_BTD)
+    scan = HistoryScan(router, sites)
+    return _run(scan, layers, scan.weigher.parameters(prepare(router, params)), x_BTD)
 
 
 def trace_history(
@@ -76,14 +75,13 @@ def trace_history(
 ) -> tuple[jax.Array, Trace]:
     """The same, and how every consumer was routed. Not differentiable."""
     scan, plan, prepared = HistoryScan(router, sites), make_plan(router.config), prepare(router, params)
-    if depends_on_tokens(router):
-        end, rows = scan.forward(layers, prepared, x_BTD, trace=True)
-        rows_MSBT = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), rows)
-        table = jax.tree.map(lambda part: jnp.moveaxis(part, (0, 1), (2, 3)), rows_MSBT)
-    else:
+    end, rows = scan.forward(layers, scan.weigher.parameters(prepared), x_BTD, trace=True)
+    if isinstance(scan.weigher, Table):
         row = fixed_row(router, prepared)
-        end, _ = scan.forward(layers, row.weights, x_BTD)
         table = jax.tree.map(lambda part: jnp.broadcast_to(part[1:], (*x_BTD.shape[:2], *part[1:].shape)), row)
+    else:
+        rows = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), rows)
+        table = jax.tree.map(lambda part: jnp.moveaxis(part, (0, 1), (2, 3)), rows)
     readers_MS = plan.visible_MS & ~plan.alone_M[:, None]
 
     def by_source(part_BTMS: jax.Array, first: float, where_MS: np.ndarray) -> jax.Array:
@@ -92,7 +90,8 @@ def trace_history(
         return jnp.zeros((*part_BTMS.shape[:3], 1 + max(plan.source_S)), part_BTMS.dtype).at[..., plan.source_S].add(part_BTMS)
 
     visible_MS = np.zeros((len(plan.alone_M), 1 + max(plan.source_S)), bool)
-    np.logical_or.at(visible_MS, (slice(None), plan.source_S), plan.visible_MS)
+    for slot, source in enumerate(plan.source_S):
+        visible_MS[:, source] |= plan.visible_MS[:, slot]
     scores_BTMS, weights_BTMS = by_source(table.scores, 0, readers_MS), by_source(table.weights, 1, plan.visible_MS)
     return end.x_BTD, Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible_MS))
 
@@ -132,9 +131,9 @@ class HistoryScan:
         return make_plan(self.router.config)
 
     @property
-    def scorer(self) -> Scorer | None:
-        """None where weights are fixed."""
-        return Scorer(self.router) if depends_on_tokens(self.router) else None
+    def weigher(self) -> Table | Scorer:
+        """What turns scores into weights, and back."""
+        return weigher(self.router)
 
     @property
     def _from_mean(self) -> bool:
@@ -148,9 +147,9 @@ class HistoryScan:
     # --- forward -----------------------------------------------------------------------------------------------------
 
     def forward(self, layers: Tree, weights: Tree, x_BTD: jax.Array, trace: bool = False) -> tuple[Forward, Row | None]:
-        """All sites and reads; `weights` are a scorer's parameters, or the fixed weights [M, S].
+        """All sites and reads; `weights` are the weigher's parameters.
 
-        With `trace`, also the rows of all consumers but the first, [L, sites of a layer, S, B, T].
+        With `trace`, also the rows of all consumers but the first, with leading axes [L, sites of a layer].
         """
         buffer_MBTD = put(jnp.zeros((len(self.plan.alone_M), *x_BTD.shape), x_BTD.dtype), 0, x_BTD)
         state = Forward(
@@ -158,7 +157,7 @@ class HistoryScan:
             values_SBTD=buffer_MBTD,
             seen_MBTD=buffer_MBTD,
             written=Written(x_BTD, x_BTD, x_BTD, jnp.zeros((), jnp.int32)),
-            memory=self.scorer.start(weights, buffer_MBTD) if self.scorer else None,
+            memory=self.weigher.start(weights, buffer_MBTD),
             totals_MBTD=buffer_MBTD if self._from_mean else None,
         )
 
@@ -171,7 +170,7 @@ class HistoryScan:
             return state, jax.tree.map(lambda *parts: jnp.stack(parts), *rows) if trace else None
 
         L = jax.tree.leaves(layers)[0].shape[0]
-        return jax.lax.scan(layer, state, (jnp.arange(L), layers))
+        return jax.lax.scan(layer, state, (jnp.arange(L, dtype=jnp.int32), layers))
 
     def _site(self, state: Forward, site: Site, weights: Tree, m: jax.Array) -> tuple[Forward, Row]:
         x_BTD, slot = state.x_BTD, m + 1
@@ -180,12 +179,9 @@ class HistoryScan:
         values_SBTD = put(state.values_SBTD, slot, value_BTD)
         total_BTD = residual_add(state.written.total_BTD, update_BTD)
         written = Written(state.written.embedding_BTD, update_BTD, total_BTD, slot)
-        memory, totals_MBTD = state.memory, state.totals_MBTD
-        if self.scorer:
-            memory = self.scorer.write(weights, memory, values_SBTD, slot, value_BTD)
-            row, memory = self.scorer.read(weights, memory, values_SBTD, slot, self._query_input(written))
-        else:
-            row = Row(None, take(weights, slot))
+        memory: Any = self.weigher.write(weights, state.memory, values_SBTD, slot, value_BTD)
+        row, memory = self.weigher.read(weights, memory, values_SBTD, slot, self._query_input(written))
+        totals_MBTD = state.totals_MBTD
         if totals_MBTD is not None:
             totals_MBTD = put(totals_MBTD, slot, total_BTD)
         seen_BTD = mix(values_SBTD, row.weights, *self.plan.reads.of(slot)).astype(x_BTD.dtype)
@@ -219,11 +215,10 @@ class HistoryScan:
             return state, dparams
 
         L = jax.tree.leaves(kept.layers)[0].shape[0]
-        state, dlayers = jax.lax.scan(layer, state, (jnp.arange(L), kept.layers), reverse=True)
+        state, dlayers = jax.lax.scan(layer, state, (jnp.arange(L, dtype=jnp.int32), kept.layers), reverse=True)
         state, dvalue_BTD = self._slot_gradient(state, kept, 0)
-        if not self.scorer:
-            state = state._replace(dweights=all_dots(state.seen_MBTD, kept.values_SBTD))
-        return dlayers, state.dweights, dvalue_BTD + state.dembedding_BTD + state.dtotal_BTD
+        dweights = self.weigher.finish(kept.values_SBTD, state.seen_MBTD, state.dweights)
+        return dlayers, dweights, dvalue_BTD + state.dembedding_BTD + state.dtotal_BTD
 
     def _call(self, i: int, params: Tree, x_BTD: jax.Array) -> jax.Array:
         return self.sites(params)[i](x_BTD)
@@ -235,7 +230,7 @@ class HistoryScan:
         update_BTD, pull_site = jax.vjp(site, params, x_BTD)
         state, dvalue_BTD = self._slot_gradient(state, kept, slot)
         dupdate_BTD = dvalue_BTD
-        if self.scorer and self.scorer.dynamic_query:
+        if self.weigher.dynamic_query:
             if axes.sources == "outputs" and axes.memory != "blocks":
                 update_BTD = take(kept.values_SBTD, slot)  # the same, without computing it again
             state, dnewest_BTD = self._query_gradient(state, kept, update_BTD, slot)
@@ -252,14 +247,10 @@ class HistoryScan:
 
     def _slot_gradient(self, state: Backward, kept: Kept, slot: int | jax.Array) -> tuple[Backward, jax.Array]:
         """The gradient of the value in `slot`, all of whose readers have been reached."""
-        if self.scorer:
-            dvalue_BTD, dweights = self.scorer.column_gradient(
-                kept.weights, kept.memory, kept.values_SBTD, slot, state.seen_MBTD, state.mean_MBT, state.dweights
-            )
-            state = state._replace(dweights=dweights)
-        else:
-            weights_M = jax.lax.dynamic_index_in_dim(kept.weights, slot, 1, keepdims=False)
-            dvalue_BTD = mix(state.seen_MBTD, weights_M, *self.plan.readers.of(slot))
+        dvalue_BTD, dweights = self.weigher.column_gradient(
+            kept.weights, kept.memory, kept.values_SBTD, slot, state.seen_MBTD, state.mean_MBT, state.dweights
+        )
+        state = state._replace(dweights=dweights)
         dvalue_BTD = dvalue_BTD.astype(state.dgrown_BTD.dtype) + state.dgrown_BTD
         if self.router.config.router.memory == "blocks":
             grows = take(jnp.asarray(self.plan.grows_S), slot)
@@ -270,8 +261,11 @@ class HistoryScan:
         """Through the dynamic query of consumer m: returns the gradient of what was written last."""
         total_BTD = newest_BTD if kept.totals_MBTD is None else take(kept.totals_MBTD, m)
         inputs = (kept.values_SBTD[0], newest_BTD, total_BTD)
-        z_BTD, pull_input = jax.vjp(lambda *arrays: self._query_input(Written(*arrays, m)), *inputs)
-        dz_BTD, dweights = self.scorer.row_gradient(
+        z_BTD, pull_input = jax.vjp(
+            lambda v0_BTD, u_BTD, sum_BTD: self._query_input(Written(v0_BTD, u_BTD, sum_BTD, m)), *inputs
+        )
+        assert isinstance(self.weigher, Scorer)
+        dz_BTD, dweights = self.weigher.row_gradient(
             kept.weights, kept.memory, kept.values_SBTD, m, z_BTD, take(state.seen_MBTD, m), state.dweights
         )
         dembedding_BTD, dnewest_BTD, dtotal_BTD = pull_input(dz_BTD)

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, Protocol
 import flax.linen as nn
 import jax
 
+from depthroute.config import Config
+
 Params = Mapping[str, jax.Array]
 State = Any
 
@@ -53,6 +55,10 @@ def unstack(stacked: Stacked, sites: int) -> list[Params]:
 
 class Router(Protocol):
     """The contract; tests/routing/test_contract.py holds every preset to it."""
+
+    @property
+    def config(self) -> Config:
+        """What it was built from."""
 
     @property
     def prenorm(self) -> bool:

@@ -10,7 +10,7 @@ is the same as dividing the query's learning rate by sqrt(D).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -170,7 +170,7 @@ class DepthAttention:
             query = query * (params_m["key_gain_D"] if query.ndim == 1 else params_m["key_gain_D"][None, None])
         return query * query.shape[-1] ** -0.5
 
-    def key(self, params: Params, source: int | jax.Array, value_BTD: jax.Array) -> jax.Array:
+    def key(self, params: Params, source: Any, value_BTD: jax.Array) -> jax.Array:
         """The key of a source that is the same for all its consumers: [R] or [B, T, R]."""
         return KEYS[self.config.router.key](params, source, value_BTD, self.config.router.key_eps)
 

@@ -1,7 +1,7 @@
 """Weights of depth attention over the slots of a buffer, and their gradients by hand.
 
-`fixed_row`: nothing in the scores depends on the token, so all weights are one table, made beforehand. `Scorer`: a query, a key
-or both depend on the token. Forward, consumer m makes its row of scores. Backward, nothing of size (consumer, slot) is kept. A
+`Table`: nothing in the scores depends on the token, so all weights are one table, made beforehand. `Scorer`: a query, a key or
+both depend on the token. Forward, consumer m makes its row of scores. Backward, nothing of size (consumer, slot) is kept. A
 row is made again for the gradient of a dynamic query, which its site needs at once. And when a slot is reached, all consumers
 that read it have been, so its column gives the gradients of its value, of its key and of static queries:
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from depthroute.nn.norm import inverse_rms, wide
-from depthroute.routing.buffer import dots, mix, put, take
+from depthroute.routing.buffer import all_dots, dots, mix, put, take
 from depthroute.routing.contract import Params
 from depthroute.routing.depth_attention import PER_CONSUMER, DepthAttention
 from depthroute.routing.mixing import MIXINGS, Mixing, Normaliser
@@ -52,19 +52,13 @@ def prepare(router: DepthAttention, params: Params) -> ScoreParams:
         return jnp.zeros(shape + params[name].shape[1:], params[name].dtype).at[where].set(params[name])
 
     names = {"query_MR": "query_R", "query_map_MDR": "query_map_DR", "key_gain_MD": "key_gain_D"}
-    rows = {own: spread(name, choosers, (M,)) for name, own in names.items() if name in params}
+    rows: Any = {own: spread(name, choosers, (M,)) for name, own in names.items() if name in params}
     if router.config.router.query == "static":
         rows = jax.vmap(lambda row: router.query(row, jnp.zeros((1, 1, 1))))(rows)
     shared = {name: value for name, value in params.items() if not name.endswith(PER_CONSUMER)}
     if "key_SR" in shared:
         shared["key_SR"] = shared["key_SR"][plan.source_S]
     return ScoreParams(rows, spread("key_PR", pairs, (M, M)), spread("bias_P", pairs, (M, M)), shared)
-
-
-def depends_on_tokens(router: DepthAttention) -> bool:
-    """Whether scores differ from token to token."""
-    axes = router.config.router
-    return axes.query == "dynamic" or (axes.query == "static" and axes.key in (*STORED, "dynamic_full"))
 
 
 class Row(NamedTuple):
@@ -103,10 +97,55 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Table:
+    """Weights that are the same for all tokens, as one array [M, S]; same methods as `Scorer`, without a memory."""
+
+    router: DepthAttention
+    dynamic_query = False
+
+    def parameters(self, prepared: ScoreParams) -> jax.Array:
+        """All weights."""
+        return fixed_row(self.router, prepared).weights
+
+    def start(self, weights_MS: jax.Array, values_SBTD: jax.Array) -> None:
+        """Nothing to keep."""
+
+    def write(self, weights_MS: jax.Array, memory: None, values_SBTD: jax.Array, slot: Any, value_BTD: jax.Array) -> None:
+        """Nothing to keep."""
+
+    def read(self, weights_MS: jax.Array, memory: None, values_SBTD: jax.Array, m: Any, z_BTD: jax.Array) -> tuple[Row, None]:
+        """The row of consumer m; its scores are those of `fixed_row`."""
+        weights_S = take(weights_MS, m)
+        return Row(weights_S, weights_S), None
+
+    def column_gradient(
+        self,
+        weights_MS: jax.Array,
+        memory: None,
+        values_SBTD: jax.Array,
+        slot: int | jax.Array,
+        dx_MBTD: jax.Array,
+        mean_MBT: jax.Array,
+        grads_MS: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """The gradient of the value in `slot`; those of the weights wait for `finish`."""
+        weights_M = jax.lax.dynamic_index_in_dim(weights_MS, slot, 1, keepdims=False)
+        return mix(dx_MBTD, weights_M, *make_plan(self.router.config).readers.of(slot)), grads_MS
+
+    def finish(self, values_SBTD: jax.Array, dx_MBTD: jax.Array, grads_MS: jax.Array) -> jax.Array:
+        """The gradient of all weights, when all of both buffers is there: one matrix product."""
+        return all_dots(dx_MBTD, values_SBTD)
+
+
+@dataclass(frozen=True)
 class Scorer:
     """Scores and weights where a query, a key or both depend on the token."""
 
     router: DepthAttention
+
+    def parameters(self, prepared: ScoreParams) -> ScoreParams:
+        """As they are."""
+        return prepared
 
     @property
     def plan(self) -> Plan:
@@ -285,14 +324,18 @@ class Scorer:
         dshared, through_key_BTD = pull_key(dkey_BTR)
         return dvalue_BTD + through_key_BTD, grads._replace(shared=jax.tree.map(jnp.add, grads.shared, dshared))
 
+    def finish(self, values_SBTD: jax.Array, dx_MBTD: jax.Array, grads: ScoreParams) -> ScoreParams:
+        """Nothing is left to add."""
+        return grads
+
     def _column(self, params: ScoreParams, memory: Memory, key: jax.Array, slot: int | jax.Array) -> jax.Array:
         """Scores of all readers of a slot with this key: [M, B, T]."""
         if memory.query_MBTR is None:
             scores_MBT = jnp.einsum("MR,BTR->MBT", params.query, key)
-        elif params.key_MSR is not None:
-            scores_MBT = jnp.einsum("MBTR,MR->MBT", memory.query_MBTR, key)
+        elif self.dynamic_key:
+            scores_MBT = dots(memory.query_MBTR, key, *self.plan.readers.of(slot))
         else:
-            scores_MBT = dots(memory.query_MBTR, key if key.ndim == 3 else key[None, None], *self.plan.readers.of(slot))
+            scores_MBT = jnp.einsum("MBTR,R->MBT" if key.ndim == 1 else "MBTR,MR->MBT", memory.query_MBTR, key)
         if params.bias_MS is not None:
             scores_MBT += jax.lax.dynamic_index_in_dim(params.bias_MS, slot, 1)[..., None]
         return scores_MBT
@@ -307,3 +350,10 @@ class Scorer:
         if params.key_MSR is None:
             return params.shared["key_SR"]
         return params.key_MSR if m is None else take(params.key_MSR, m)
+
+
+def weigher(router: DepthAttention) -> Table | Scorer:
+    """The one that the axes of `router` need."""
+    axes = router.config.router
+    scored = axes.query == "dynamic" or (axes.query == "static" and axes.key in (*STORED, "dynamic_full"))
+    return Scorer(router) if scored else Table(router)

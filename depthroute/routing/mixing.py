@@ -1,4 +1,4 @@
-"""One entry per kind of mixing: from scores over the visible sources to weights, and from gradients of weights to those of scores.
+"""One entry per kind of mixing: from scores over the visible sources to weights, and back from their gradients.
 
 A mixing is split so that the weight of one source can be had again from its score alone: `normalise` reduces all scores of a
 consumer to what its weights have in common, `weigh` needs a score and that. The backward pass of the buffered history relies on

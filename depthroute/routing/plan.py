@@ -13,14 +13,14 @@ from depthroute.routing.topology import num_sites, source_in, visible_slots
 
 
 class Lists(NamedTuple):
-    """For each row the slots in `slots[row, :count[row]]`; the rest of a row repeats its last entry."""
+    """For each row the slots in `slots[row, :counts[row]]`; the rest of a row repeats its last entry."""
 
     slots: np.ndarray
-    count: np.ndarray
+    counts: np.ndarray
 
     def of(self, row: int | jax.Array) -> tuple[jax.Array, jax.Array]:
         """The list of one row, and how many of it count."""
-        return take(jnp.asarray(self.slots), row), take(jnp.asarray(self.count), row)
+        return take(jnp.asarray(self.slots), row), take(jnp.asarray(self.counts), row)
 
 
 class Plan(NamedTuple):

@@ -1,7 +1,7 @@
 """Which sources each consumer sees: plain arithmetic on the config, without arrays.
 
-Sources are numbered as traces and parameters number them. A block is one source that grows while its sites write, so the value
-a consumer saw is told by the *slot* it was in: slot 0 is the embedding, slot m + 1 what stood in the history after site m wrote.
+Sources are numbered as traces and parameters number them. A block is one source that grows while its sites write, so which of
+its values a consumer saw is told by the *slot*: slot 0 is the embedding, slot m + 1 what stood in the history after site m.
 """
 
 from depthroute.config import Config
