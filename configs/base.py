@@ -31,7 +31,7 @@ def get_config(arg: str = "") -> ConfigDict:
                 "embed_std": 0.02,  # standard deviation of the initial embedding
                 "stream_eps": 1e-12,  # of the norms on the stream; small, since a mean over 97 sources is small
                 "dtype": "float32",  # float32 | bfloat16 compute; parameters and router scores are float32
-                "remat": False,  # recompute sublayers in the backward pass
+                "remat": True,  # recompute sublayers in the backward pass; a buffered history always does
             },
             "router": {
                 "preset": "residual",  # a name of `depthroute.presets()`; setting it sets the axes below

@@ -115,20 +115,20 @@ def bench(arguments: Arguments) -> int:
     from depthroute.config import load_file, parse_overrides
 
     a = arguments
-    layers, routers = arms.parse_layers(a.layers), arms.parse_names(a.routers)
+    routers, layers = arms.parse_names(a.routers) or arms.DEFAULT_ROUTERS, arms.parse_layers(a.layers)
     plan = arms.make_plan(load_file(a.config)[0], parse_overrides(a.overrides), routers, layers)
 
     from depthroute.bench import output
     from depthroute.bench.run import run
 
-    report = output.Report(a.out, a.readme)
-    document = run(plan, a.repeats, report.save)
-    print(json.dumps(document, indent=1) if a.json else output.table(document), end="\n" if a.json else "")
+    output.check(a.repeats, a.out, a.readme)
+    document = run(plan, a.repeats, lambda document: output.write(document, a.out))
     if document["rejected"]:
         print(f"depthroute: rejected: {document['rejected']}", file=sys.stderr)
-        return 1
-    report.finish(document)
-    return 0
+    elif a.readme:
+        output.rewrite(a.readme, document, a.out)
+    print(json.dumps(document, indent=1) + "\n" if a.json else output.table(document), end="")
+    return 1 if document["rejected"] else 0
 
 
 def data_prepare(arguments: Arguments) -> int:
@@ -176,10 +176,9 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
         return added
 
-    def takes_config(added: argparse.ArgumentParser) -> None:
-        added.add_argument(
-            "--config", required=True, metavar="FILE[:arg]", help="a config file; change fields by --config.KEY=VALUE"
-        )
+    def takes_config(added: argparse.ArgumentParser, default: str | None = None) -> None:
+        about = "a config file; change fields by --config.KEY=VALUE"
+        added.add_argument("--config", required=default is None, default=default, metavar="FILE[:arg]", help=about)
         added.set_defaults(takes_overrides=True)
 
     example = "depthroute train --config configs/tiny.py --config.router.preset=attnres --workdir runs/tiny"
@@ -207,9 +206,8 @@ def _parser() -> argparse.ArgumentParser:
 
     example = "depthroute bench --config configs/tiny.py --routers attnres,qd_ks --layers 2,4"
     added = command(commands, "bench", bench, example)
-    added.add_argument("--config", default=BASE, metavar="FILE[:arg]", help="shape; change fields by --config.KEY=VALUE")
-    added.set_defaults(takes_overrides=True)
-    added.add_argument("--routers", default=BENCH_ROUTERS, metavar="A,B,...", help="by default %(default)s")
+    takes_config(added, default=str(Path(__file__).parents[1] / "configs" / "base.py"))
+    added.add_argument("--routers", default="", metavar="A,B,...", help="by default those in depthroute/bench/arms.py")
     added.add_argument("--layers", default="12,24,48", metavar="N,N,...", help="depths; by default %(default)s")
     added.add_argument("--repeats", type=int, default=8, help="timed steps of every router; by default %(default)s")
     added.add_argument("--json", action="store_true", help="print one JSON document instead of the table")

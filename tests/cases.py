@@ -18,6 +18,7 @@ SMALL = {
     "router.blocks": 3,
     "data.seq_len": 8,
     "data.batch": 8,
+    "model.remat": False,
     "engine.history": "list",
 }
 

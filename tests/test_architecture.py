@@ -11,7 +11,7 @@ import pytest
 import depthroute
 
 PACKAGE = Path(depthroute.__file__).parent
-ROOMS = ("errors", "dims", "config", "nn", "routing", "model", "data", "training", "runs", "launch", "doctor", "cli")
+ROOMS = ("errors", "dims", "config", "nn", "routing", "model", "data", "training", "runs", "bench", "launch", "doctor", "cli")
 SIBLINGS = {"data": {"nn", "routing", "model"}}  # rooms above that a room has no business with
 
 
@@ -104,6 +104,7 @@ def modules_after(code):
         "from depthroute.cli import main; main(['--help'])",
         "from depthroute.cli import main; main(['status', '--help'])",
         "from depthroute.cli import main; main(['table', '--help'])",
+        "from depthroute.cli import main; main(['bench', '--help'])",
         "import depthroute.routing.presets, depthroute.routing.topology, depthroute.model.counts, depthroute.runs.sweep",
     ],
 )

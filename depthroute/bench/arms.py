@@ -20,9 +20,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 ARMS = {name: {"router.preset": name} for name in PRESETS} | VARIANTS
 DEFAULT_ROUTERS = (
-    "residual,attnres,qd_ks,qd_kd,qs_ks,attnres_block,denseformer,denseformer_4x5,hyper_dynamic,mhc"  # as --routers takes it
+    "residual",
+    "attnres",
+    "qd_ks",
+    "qd_kd",
+    "qs_ks",
+    "attnres_block",
+    "denseformer",
+    "denseformer_4x5",
+    "hyper_dynamic",
+    "mhc",
 )
-DEFAULT_LAYERS = "12,24,48"
 ENGINE = {"engine.history": "buffer", "model.remat": True}  # of all arms, unless overridden
 OPTIONS = {"router.preset": "--routers", "model.layers": "--layers"}  # fields that options of the command set
 

@@ -4,9 +4,8 @@ import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,21 +18,10 @@ WARMUP = 2  # rounds that are not kept
 Tick = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Seconds of every step, of lowering and of compiling; bytes of temporary arrays of the compiled step, on one device."""
 
-    steps_s: tuple[float, ...]
-    lower_s: float
-    compile_s: float
-    temp_bytes: int
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled step, and what it took."""
-
-    step: Callable[..., Any]
+    steps_s: Sequence[float]
     lower_s: float
     compile_s: float
     temp_bytes: int
@@ -41,15 +29,17 @@ class Compiled:
 
 def measure(configs: Mapping[str, Config], repeats: int, tick: Tick) -> dict[str, Measured]:
     """Measures the arms `configs`, which share a depth and a batch; `tick` is told before every compilation and round."""
-    programs = {name: make_programs(config) for name, config in configs.items()}
     compiled = {}
     for name, config in configs.items():
         tick(f"compiling {name}")
         compiled[name] = compile_step(config)
-    pool = StatePool(programs)
+    pool = StatePool({name: make_programs(config) for name, config in configs.items()})
     turns = {name: _turn(name, compiled[name].step, pool, random_tokens(config)) for name, config in configs.items()}
     times = interleave(turns, repeats, tick)
-    return {name: Measured(tuple(times[name]), c.lower_s, c.compile_s, c.temp_bytes) for name, c in compiled.items()}
+    return {
+        name: Measured(times[name], c.lower_s, c.compile_s, c.step.memory_analysis().temp_size_in_bytes)
+        for name, c in compiled.items()
+    }
 
 
 def random_tokens(config: Config) -> Any:
@@ -59,21 +49,22 @@ def random_tokens(config: Config) -> Any:
     return make_programs(config).put(tokens_BT)
 
 
+class Compiled(NamedTuple):
+    """A compiled training step, and the seconds that lowering and compiling took."""
+
+    step: Any
+    lower_s: float
+    compile_s: float
+
+
 def compile_step(config: Config) -> Compiled:
-    """Lowers and compiles the training step with no cache to help it."""
+    """Lowers and compiles the training step afresh."""
     programs, tokens_BT = make_programs(config), random_tokens(config)
-    cached = jax.config.jax_enable_compilation_cache
     jax.clear_caches()
-    jax.config.update("jax_enable_compilation_cache", False)
-    try:
-        began = time.perf_counter()
-        lowered = programs.step.lower(programs.abstract, tokens_BT)  # type: ignore[attr-defined]
-        lowered_at = time.perf_counter()
-        step = lowered.compile()
-        done = time.perf_counter()
-    finally:
-        jax.config.update("jax_enable_compilation_cache", cached)
-    return Compiled(step, lowered_at - began, done - lowered_at, step.memory_analysis().temp_size_in_bytes)
+    began = time.perf_counter()
+    lowered = programs.step.lower(programs.abstract, tokens_BT)  # type: ignore[attr-defined]
+    lowered_at = time.perf_counter()
+    return Compiled(lowered.compile(), lowered_at - began, time.perf_counter() - lowered_at)
 
 
 class StatePool:
@@ -117,7 +108,9 @@ def _turn(name: str, step: Callable[..., Any], pool: StatePool, tokens_BT: Any) 
         seconds = time.perf_counter() - began
         pool.give(name, state)
         if not math.isfinite(metrics["loss"]):
-            raise UserError(f"loss of router {name!r} is {float(metrics['loss'])} in the benchmark; lower --config.train.lr=...")
+            raise UserError(
+                f"loss of router {name!r} is {float(metrics['loss'])} in the benchmark; lower --config.train.lr=..."
+            )
         return seconds
 
     return turn

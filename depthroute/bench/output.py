@@ -1,14 +1,13 @@
 """What a benchmark leaves: its table, its summary, and a folder with both, the picture and the data."""
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from depthroute.bench import plot
 from depthroute.bench.arms import BASELINE
-from depthroute.errors import UserError
+from depthroute.errors import UserError, bad_value
 from depthroute.runs import provenance
 from depthroute.runs.folder import write_json
 
@@ -41,7 +40,9 @@ def table(document: Document) -> str:
     lanes = [[head, *(show(record) for record in document["records"])] for head, show in COLUMNS.items()]
     widths = [max(map(len, lane)) for lane in lanes]
     rule = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    cells = [[c.ljust(w) if i == 0 else c.rjust(w) for c in lane] for i, (lane, w) in enumerate(zip(lanes, widths, strict=True))]
+    cells = [
+        [c.ljust(w) if i == 0 else c.rjust(w) for c in lane] for i, (lane, w) in enumerate(zip(lanes, widths, strict=True))
+    ]
     head, *body = zip(*cells, strict=True)
     lines = ["| " + " | ".join(row) + " |" for row in (head, rule, *body)]
     notes = [f"- {note}" for note in (*_rejection(document), *_conditions(document), *_products(document), *NOTES)]
@@ -88,7 +89,9 @@ def summary(document: Document, picture: str) -> str:
     lines = [f"* {title}: {shown}" for title, names in groups.items() if (shown := _ratios(document, names))]
     notes = [*_rejection(document), *_conditions(document)]
     picture_line = f"![Step time and memory of every router against plain residual, by depth]({picture})"
-    return "\n".join([picture_line, "", heading, "", *lines, *_growth_line(document, layers), "", "; ".join(notes) + "."]) + "\n"
+    return (
+        "\n".join([picture_line, "", heading, "", *lines, *_growth_line(document, layers), "", "; ".join(notes) + "."]) + "\n"
+    )
 
 
 def _ratios(document: Document, names: Sequence[str]) -> str:
@@ -105,47 +108,60 @@ def _growth_line(document: Document, layers: Sequence[int]) -> list[str]:
         return []
     most = max(deepest, key=lambda record: record["slope_net_btd"])
     plain = next(record for record in deepest if record["router"] == BASELINE)
+    power, compile_s, growth = (max(record[name] for record in deepest) for name in ("exponent", "compile_s", "compile_ratio"))
     return [
         f"* memory: {plain['slope_net_btd']:.1f} arrays of [B, T, D] per sublayer for `{BASELINE}`, at most "
-        f"{most['slope_net_btd']:.1f} (`{most['router']}`), parameter gradients not counted; all grow as layers^p with p at most "
-        f"{max(record['exponent'] for record in deepest):.2f}; compiling takes at most "
-        f"{max(record['compile_s'] for record in deepest):.1f} s at {layers[-1]} layers, at most "
-        f"{max(record['compile_ratio'] for record in deepest):.2f} times that of {layers[0]} layers"
+        f"{most['slope_net_btd']:.1f} (`{most['router']}`), parameter gradients not counted; as layers^p with p at most "
+        f"{power:.2f}; compiling takes at most {compile_s:.1f} s, and at most {growth:.2f} times that of {layers[0]} layers"
     ]
 
 
-def write(document: Document, folder: Path) -> None:
-    """Writes bench.json, table.md, summary.md, bench.png and provenance.json (which has the diff to the commit as well)."""
-    write_json(folder / "bench.json", document)
-    write_json(folder / "provenance.json", {**document["provenance"], **provenance.git_state(Path(__file__))})
-    (folder / "table.md").write_text(table(document))
-    (folder / "summary.md").write_text(summary(document, "bench.png"))
-    plot.write_png(document, folder / "bench.png")
-
-
-# --- the README's section --------------------------------------------------------------------------------------------
+# --- files -----------------------------------------------------------------------------------------------------------
 
 OPEN, CLOSE = "<!-- bench -->", "<!-- /bench -->"
 
 
-def replace_section(text: str, body: str, path: Path) -> str:
-    """`text` with `body` between the markers, which must be there exactly once. Raises UserError naming `path` otherwise."""
-    parts = re.split(f"{re.escape(OPEN)}.*?{re.escape(CLOSE)}", text, flags=re.DOTALL)
-    if len(parts) != 2 or text.count(OPEN) != 1 or text.count(CLOSE) != 1:
-        raise UserError(f"file {str(path)!r} does not hold {OPEN} ... {CLOSE} exactly once; add it where the summary is to stand")
-    return f"{parts[0]}{OPEN}\n{body}{CLOSE}{parts[1]}"
+def check(repeats: int, folder: Path | None, readme: Path | None) -> None:
+    """Makes the folder, and refuses what would fail only when everything has been measured."""
+    if repeats < 1:
+        raise bad_value("repeats", repeats, "at least 1", "--repeats")
+    if folder:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"folder {str(folder)!r} cannot be made ({error.strerror}); give another --out") from error
+    if readme:
+        if not folder:
+            raise UserError("--readme is given without --out; its picture needs a folder; give --out DIR")
+        replace_section(readme, "")
+
+
+def write(document: Document, folder: Path | None) -> None:
+    """Into a folder, if there is one: bench.json, table.md, summary.md, bench.png, and provenance.json with the diff."""
+    if folder:
+        write_json(folder / "bench.json", document)
+        write_json(folder / "provenance.json", {**document["provenance"], **provenance.git_state(Path(__file__))})
+        (folder / "table.md").write_text(table(document))
+        (folder / "summary.md").write_text(summary(document, "bench.png"))
+        plot.write_png(document, folder / "bench.png")
 
 
 def rewrite(readme: Path, document: Document, folder: Path) -> None:
-    """Puts the summary into `readme`, with the picture in `folder`."""
+    """Puts the summary between the markers of `readme`, with the picture in `folder`."""
     picture = Path(os.path.relpath(folder / "bench.png", readme.parent)).as_posix()
-    text = replace_section(read_text(readme), summary(document, picture), readme)
-    readme.write_text(text)
+    readme.write_text(replace_section(readme, summary(document, picture)))
 
 
-def read_text(path: Path) -> str:
-    """The text of a file. Raises UserError where it cannot be read."""
+def replace_section(path: Path, body: str) -> str:
+    """The file's text with `body` between the markers. Raises UserError unless they are there exactly once."""
     try:
-        return path.read_text()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"file {str(path)!r} cannot be read ({error}); give an existing text file to --readme") from error
+        raise UserError(f"file {str(path)!r} cannot be read ({error}); give a text file to --readme") from error
+    before, _, rest = text.partition(OPEN)
+    _, _, after = rest.partition(CLOSE)
+    if (text.count(OPEN), text.count(CLOSE), rest.count(CLOSE)) != (1, 1, 1):
+        raise UserError(
+            f"file {str(path)!r} does not hold {OPEN} ... {CLOSE} exactly once; put it where the summary is to stand"
+        )
+    return f"{before}{OPEN}\n{body}{CLOSE}{after}"

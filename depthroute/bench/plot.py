@@ -30,7 +30,7 @@ def write_png(document: dict[str, Any], path: Path) -> None:
 def _style(index: int) -> dict[str, Any]:
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[index % len(DASHES)],
+        "linestyle": DASHES[(index + index // len(COLOURS)) % len(DASHES)],
         "marker": MARKERS[index % len(MARKERS)],
     }
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,22 +25,23 @@ def run(plan: Plan, repeats: int, save: Callable[[Document], None]) -> Document:
 
     On a terminal a bar shows progress on the standard error; it is drawn between measurements, never during one.
     """
+    jax.config.update("jax_enable_compilation_cache", False)  # compiling is measured
     first = next(iter(plan.values()))[BASELINE]
     total = 1 + sum(1 + len(configs) + WARMUP + repeats for configs in plan.values())
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("measuring the machine", total=total)
 
-        def tick(text: str) -> None:
-            progress.update(task, advance=1, description=text, refresh=True)
+        def tick(where: str, what: str) -> None:
+            progress.update(task, advance=1, description=where + what, refresh=True)
 
         probes = [machine.probe(first)]
-        tick("starting the compiler")
+        tick("", "starting the compiler")
         compile_step(first)
         measured: dict[int, dict[str, Measured]] = {}
         for layers, configs in plan.items():
-            measured[layers] = measure(configs, repeats, lambda text, layers=layers: tick(f"{layers} layers: {text}"))
-            tick("measuring the machine")
+            measured[layers] = measure(configs, repeats, partial(tick, f"{layers} layers: "))
+            tick("", "measuring the machine")
             probes.append(machine.probe(first))
             save(_document(plan, measured, probes, repeats))
     return _document(plan, measured, probes, repeats)

@@ -52,6 +52,7 @@ class Backward(NamedTuple):
     """State of the scan in reverse; a gradient is named after what it is of."""
 
     seen_MBTD: jax.Array  # what consumers saw, and for those reached its gradient
+    dx_BTD: jax.Array  # of what the consumer reached last saw
     mean_MBT: jax.Array  # <gradient, what was seen>, for those reached
     dgrown_BTD: jax.Array  # of a slot, through the next one that grew out of it
     dembedding_BTD: jax.Array  # through queries
@@ -203,7 +204,7 @@ class HistoryScan:
         zeros_BTD, last = jnp.zeros_like(dx_BTD), len(self.plan.alone_M) - 1
         mean_MBT = jnp.zeros(kept.seen_MBTD.shape[:-1], wide(dx_BTD).dtype)
         dweights = jax.tree.map(jnp.zeros_like, kept.weights)
-        state = Backward(kept.seen_MBTD, mean_MBT, zeros_BTD, zeros_BTD, zeros_BTD, dweights)
+        state = Backward(kept.seen_MBTD, dx_BTD, mean_MBT, zeros_BTD, zeros_BTD, zeros_BTD, dweights)
         state = self._put_gradient(state, last, kept.x_BTD, dx_BTD)
 
         def layer(state: Backward, xs: tuple[jax.Array, Tree]) -> tuple[Backward, Tree]:
@@ -243,7 +244,7 @@ class HistoryScan:
     def _put_gradient(self, state: Backward, m: int | jax.Array, x_BTD: jax.Array, dx_BTD: jax.Array) -> Backward:
         """Consumer m is reached: `dx_BTD` takes the place of what it saw."""
         mean_MBT = put(state.mean_MBT, m, jnp.sum(wide(dx_BTD) * wide(x_BTD), axis=-1))
-        return state._replace(seen_MBTD=put(state.seen_MBTD, m, dx_BTD), mean_MBT=mean_MBT)
+        return state._replace(seen_MBTD=put(state.seen_MBTD, m, dx_BTD), dx_BTD=dx_BTD, mean_MBT=mean_MBT)
 
     def _slot_gradient(self, state: Backward, kept: Kept, slot: int | jax.Array) -> tuple[Backward, jax.Array]:
         """The gradient of the value in `slot`, all of whose readers have been reached."""
@@ -266,7 +267,7 @@ class HistoryScan:
         )
         assert isinstance(self.weigher, Scorer)
         dz_BTD, dweights = self.weigher.row_gradient(
-            kept.weights, kept.memory, kept.values_SBTD, m, z_BTD, take(state.seen_MBTD, m), state.dweights
+            kept.weights, kept.memory, kept.values_SBTD, m, z_BTD, state.dx_BTD, state.dweights
         )
         dembedding_BTD, dnewest_BTD, dtotal_BTD = pull_input(dz_BTD)
         state = state._replace(

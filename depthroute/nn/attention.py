@@ -1,9 +1,12 @@
 """Causal self-attention with rotary positions and grouped key/value heads."""
 
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from depthroute.nn.linear import linear
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, fan_in
 
@@ -26,12 +29,65 @@ def attend(query_BTHK: jax.Array, key_BUGK: jax.Array, value_BUGK: jax.Array) ->
     """Causal softmax attention; head h reads key/value head h // (H / G). Scores are float32. Returns [B, T, H, K]."""
     B, T, H, K = query_BTHK.shape
     G = key_BUGK.shape[2]
-    query_BTGQK = query_BTHK.reshape(B, T, G, H // G, K)
-    scores_BGQTU = jnp.einsum("BTGQK,BUGK->BGQTU", query_BTGQK, key_BUGK, preferred_element_type=jnp.float32) * K**-0.5
-    allowed_TU = jnp.tril(jnp.ones((T, T), bool))
-    weights_BGQTU = jax.nn.softmax(scores_BGQTU, axis=-1, where=allowed_TU[None, None, None])
-    mixed_BTGQK = jnp.einsum("BGQTU,BUGK->BTGQK", weights_BGQTU.astype(value_BUGK.dtype), value_BUGK)
-    return mixed_BTGQK.reshape(B, T, H, K)
+    query_BGQTK = query_BTHK.reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
+    mixed_BGQTK = _attend(query_BGQTK, key_BUGK.swapaxes(1, 2), value_BUGK.swapaxes(1, 2))
+    return mixed_BGQTK.transpose(0, 3, 1, 2, 4).reshape(B, T, H, K)
+
+
+class _Kept(NamedTuple):
+    """What the backward pass needs. Weights are relative to the largest of their row, and `total` is their sum."""
+
+    query_BGQTK: jax.Array
+    key_BGUK: jax.Array
+    value_BGUK: jax.Array
+    weights_BGQTU: jax.Array
+    total_BGQT1: jax.Array
+    mixed_BGQTK: jax.Array
+
+
+@jax.custom_vjp
+def _attend(query_BGQTK: jax.Array, key_BGUK: jax.Array, value_BGUK: jax.Array) -> jax.Array:
+    """`attend` with heads first, and a backward pass by hand, so that few passes go over arrays as large as the scores.
+
+    No product transposes such an array; weights are normalised after the product with the values, their gradient before it; and
+    the mean gradient under the weights is a sum over K instead of U (Dao et al., 2022, arXiv 2205.14135, appendix B).
+    """
+    return _attend_forward(query_BGQTK, key_BGUK, value_BGUK)[0]
+
+
+def _attend_forward(query_BGQTK: jax.Array, key_BGUK: jax.Array, value_BGUK: jax.Array) -> tuple[jax.Array, _Kept]:
+    scores_BGQTU = _wide("BGQTK,BGUK->BGQTU", query_BGQTK, key_BGUK) * query_BGQTK.shape[-1] ** -0.5
+    allowed_TU = jnp.tril(jnp.ones(scores_BGQTU.shape[-2:], bool))
+    scores_BGQTU = jnp.where(allowed_TU[None, None, None], scores_BGQTU, -jnp.inf)
+    weights_BGQTU = jnp.exp(scores_BGQTU - jnp.max(scores_BGQTU, axis=-1, keepdims=True))
+    total_BGQT1 = jnp.sum(weights_BGQTU, axis=-1, keepdims=True)
+    weights_BGQTU = weights_BGQTU.astype(value_BGUK.dtype)
+    mixed_BGQTK = _wide("BGQTU,BGUK->BGQTK", weights_BGQTU, value_BGUK) / total_BGQT1
+    mixed_BGQTK = mixed_BGQTK.astype(value_BGUK.dtype)
+    return mixed_BGQTK, _Kept(query_BGQTK, key_BGUK, value_BGUK, weights_BGQTU, total_BGQT1, mixed_BGQTK)
+
+
+def _attend_backward(kept: _Kept, dmixed_BGQTK: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    query_BGQTK, key_BGUK, value_BGUK, weights_BGQTU, total_BGQT1, mixed_BGQTK = kept
+    dtype = dmixed_BGQTK.dtype
+    dmixed_BGQTK = dmixed_BGQTK / total_BGQT1
+    mean_BGQT1 = jnp.sum(dmixed_BGQTK * mixed_BGQTK, axis=-1, keepdims=True)
+    dmixed_BGQTK = dmixed_BGQTK.astype(dtype)
+    dweights_BGQTU = _wide("BGQTK,BGUK->BGQTU", dmixed_BGQTK, value_BGUK)
+    dscores_BGQTU = weights_BGQTU * (dweights_BGQTU - mean_BGQT1) * query_BGQTK.shape[-1] ** -0.5
+    dscores_BGQTU = dscores_BGQTU.astype(dtype)
+    dquery_BGQTK = jnp.einsum("BGQTU,BGUK->BGQTK", dscores_BGQTU, key_BGUK)
+    dkey_BGKU = jnp.einsum("BGQTK,BGQTU->BGKU", query_BGQTK, dscores_BGQTU)
+    dvalue_BGKU = jnp.einsum("BGQTK,BGQTU->BGKU", dmixed_BGQTK, weights_BGQTU)
+    return dquery_BGQTK, dkey_BGKU.swapaxes(2, 3), dvalue_BGKU.swapaxes(2, 3)
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _wide(equation: str, *operands: jax.Array) -> jax.Array:
+    """An einsum that is summed and returned in at least float32."""
+    return jnp.einsum(equation, *operands, preferred_element_type=jnp.promote_types(operands[0].dtype, jnp.float32))
 
 
 class Attention(nn.Module):
@@ -57,11 +113,11 @@ class Attention(nn.Module):
 
         def project(name: str, axes: str, heads: int) -> jax.Array:
             kernel = Parameter(axes, (D, heads, K), fan_in(D), name=name)()
-            return jnp.einsum(f"BTD,{axes}->BT{axes[1:]}", x_BTD, kernel.astype(self.dtype))
+            return linear(x_BTD, kernel.astype(self.dtype))
 
         query_BTHK = rotate(project("query", "DHK", self.heads), self.rope_base)
         key_BTGK = rotate(project("key", "DGK", self.kv_heads), self.rope_base)
         value_BTGK = project("value", "DGK", self.kv_heads)
         mixed_BTHK = attend(query_BTHK, key_BTGK, value_BTGK)
         out_HKD = Parameter("HKD", (self.heads, K, D), fan_in(D, self.out_shrink), name="out")()
-        return jnp.einsum("BTHK,HKD->BTD", mixed_BTHK, out_HKD.astype(self.dtype))
+        return linear(mixed_BTHK.reshape(x_BTD.shape), out_HKD.reshape(D, D).astype(self.dtype))

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from depthroute.nn.linear import linear
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, fan_in
 
@@ -28,11 +29,11 @@ class MLP(nn.Module):
             x_BTD = RMSNorm(self.norm_eps, name="norm")(x_BTD)
 
         def up(name: str) -> jax.Array:
-            return jnp.einsum("BTD,DF->BTF", x_BTD, Parameter("DF", (D, F), fan_in(D), name=name)().astype(self.dtype))
+            return linear(x_BTD, Parameter("DF", (D, F), fan_in(D), name=name)().astype(self.dtype))
 
         if self.kind == "swiglu":
             hidden_BTF = jax.nn.silu(up("gate")) * up("up")
         else:
             hidden_BTF = jax.nn.gelu(up("up"))
         down_FD = Parameter("FD", (F, D), fan_in(F, self.out_shrink), name="down")()
-        return jnp.einsum("BTF,FD->BTD", hidden_BTF, down_FD.astype(self.dtype))
+        return linear(hidden_BTF, down_FD.astype(self.dtype))

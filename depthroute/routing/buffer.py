@@ -1,8 +1,8 @@
 """The buffer form of the depth history: one array over slots, appended to, read by the two kernels that cost anything.
 
-Both walk a list of slots in chunks, so that their work is that of the slots listed and not of the whole buffer. Within a chunk
-every slot is its own operand of one elementwise loop: on CPU that reads memory at its bandwidth, where a contraction over slots
-or over tokens copies the history or multiplies token by token.
+Both walk a list of slots, so that their work is that of the slots listed and not of the whole buffer. A mix takes them in chunks, in
+which every slot is its own operand of one elementwise loop: on CPU that reads memory at its bandwidth, where a contraction over
+slots or over tokens copies the history or multiplies token by token.
 """
 
 from math import gcd
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from depthroute.nn.norm import wide
 
-CHUNK = 4  # slots per turn of the loop; measured best of 1, 2, 4, 8, 16 on CPU
+CHUNK = 4  # on CPU 1 and 2 write the sum too often, and 8 is no faster
 
 
 def put(buffer: jax.Array, slot: int | jax.Array, value: jax.Array) -> jax.Array:
@@ -35,33 +35,76 @@ def take_now(buffer: jax.Array, slot: int | jax.Array) -> jax.Array:
 
 
 def mix(buffer_SBTD: jax.Array, weights: jax.Array, slots_J: jax.Array, count: jax.Array) -> jax.Array:
-    """sum over the first `count` slots listed of weights[slot] buffer[slot], [B, T, D], for weights [S, B, T] or [S]."""
+    """sum over the first `count` slots listed, at least one, of weights[slot] buffer[slot], in at least float32: [B, T, D].
 
-    def chunk(j: jax.Array, mixed_BTD: jax.Array) -> jax.Array:
+    Weights are [S, B, T] or [S].
+    """
+
+    def term(j: int | jax.Array) -> jax.Array:
+        slot = take(slots_J, j)
+        weight = take(weights, slot)
+        return (weight if weight.ndim == 0 else weight[..., None]) * wide(take(buffer_SBTD, slot))
+
+    def chunk(c: jax.Array, mixed_BTD: jax.Array) -> jax.Array:
         for k in range(CHUNK):
-            slot = take(slots_J, j * CHUNK + k)
-            weight = jnp.where(j * CHUNK + k < count, take(weights, slot), 0)
-            mixed_BTD += (weight if weight.ndim == 0 else weight[..., None]) * wide(take(buffer_SBTD, slot))
+            mixed_BTD += term(1 + c * CHUNK + k)
         return mixed_BTD
 
-    zeros_BTD = jnp.zeros_like(wide(buffer_SBTD[0]))
-    return jax.lax.fori_loop(0, (count + CHUNK - 1) // CHUNK, chunk, zeros_BTD)
+    chunks = (count - 1) // CHUNK
+    mixed_BTD = jax.lax.fori_loop(0, chunks, chunk, term(0))
+    return jax.lax.fori_loop(1 + chunks * CHUNK, count, lambda j, mixed_BTD: mixed_BTD + term(j), mixed_BTD)
 
 
 def dots(buffer_SBTD: jax.Array, x_BTD: jax.Array, slots_J: jax.Array, count: jax.Array) -> jax.Array:
-    """<x, buffer[slot]> over the width for the slots listed, zero for the others, at least float32: [S, B, T].
+    """<x, buffer[slot]> over the width for the first `count` slots listed, zero for the others, at least float32: [S, B, T]."""
 
-    Slots past `count` must repeat one listed before.
-    """
+    def one(j: jax.Array, dots_SBT: jax.Array) -> jax.Array:
+        slot = take(slots_J, j)
+        return put(dots_SBT, slot, _sum_last(wide(x_BTD) * wide(take(buffer_SBTD, slot))))
 
-    def chunk(j: jax.Array, dots_SBT: jax.Array) -> jax.Array:
-        slots = [take(slots_J, j * CHUNK + k) for k in range(CHUNK)]
-        for slot, dot_BT in [(s, jnp.sum(wide(x_BTD) * wide(take(buffer_SBTD, s)), axis=-1)) for s in slots]:
-            dots_SBT = put(dots_SBT, slot, dot_BT)
-        return dots_SBT
+    return jax.lax.fori_loop(0, count, one, jnp.zeros(buffer_SBTD.shape[:-1], wide(x_BTD).dtype))
 
-    zeros_SBT = jnp.zeros(buffer_SBTD.shape[:-1], wide(x_BTD).dtype)
-    return jax.lax.fori_loop(0, (count + CHUNK - 1) // CHUNK, chunk, zeros_SBT)
+
+def mix_and_dots(
+    buffer_SBTD: jax.Array, weights_SBT: jax.Array, x_BTD: jax.Array, slots_J: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Both `mix` and `dots` of the same buffer and slots, while a chunk of it is in the cache."""
+
+    def one(j: jax.Array, both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        mixed_BTD, dots_SBT = both
+        slot = take(slots_J, j)
+        value_BTD = wide(take(buffer_SBTD, slot))
+        dots_SBT = put(dots_SBT, slot, _sum_last(wide(x_BTD) * value_BTD))
+        return mixed_BTD + take(weights_SBT, slot)[..., None] * value_BTD, dots_SBT
+
+    def chunk(c: jax.Array, both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        for k in range(CHUNK):
+            both = one(c * CHUNK + k, both)
+        return both
+
+    zeros = jnp.zeros_like(wide(buffer_SBTD[0])), jnp.zeros(buffer_SBTD.shape[:-1], wide(x_BTD).dtype)
+    chunks = count // CHUNK
+    both = jax.lax.fori_loop(0, chunks, chunk, zeros)
+    return jax.lax.fori_loop(chunks * CHUNK, count, one, both)
+
+
+def _sum_last(x_BTD: jax.Array) -> jax.Array:
+    """Sum over the width: [B, T]. On CPU a product with ones is twice as fast as a reduction, which copies the slot first."""
+
+    def by_product(x_BTD: jax.Array) -> jax.Array:
+        return jnp.einsum("BTD,D->BT", x_BTD, jnp.ones_like(x_BTD, shape=x_BTD.shape[-1:]))
+
+    return jax.lax.platform_dependent(x_BTD, cpu=by_product, default=lambda x_BTD: jnp.sum(x_BTD, axis=-1))
+
+
+def table_dots(table_NR: jax.Array, x_BTR: jax.Array) -> jax.Array:
+    """<x, row> for every row of a table: [N, B, T]. The small result is transposed, where a product would transpose x."""
+    return jnp.moveaxis(jnp.einsum("BTR,NR->BTN", x_BTR, table_NR), -1, 0)
+
+
+def table_mix(table_NR: jax.Array, weights_NBT: jax.Array) -> jax.Array:
+    """sum_n weights[n] row n: [B, T, R]."""
+    return jnp.einsum("BTN,NR->BTR", jnp.moveaxis(weights_NBT, 0, -1), table_NR)
 
 
 def all_dots(x_MBTD: jax.Array, buffer_SBTD: jax.Array) -> jax.Array:

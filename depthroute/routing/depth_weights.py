@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from depthroute.nn.norm import inverse_rms, wide
-from depthroute.routing.buffer import all_dots, dots, mix, put, take
+from depthroute.routing.buffer import all_dots, dots, mix, mix_and_dots, put, table_dots, table_mix, take
 from depthroute.routing.contract import Params
 from depthroute.routing.depth_attention import PER_CONSUMER, DepthAttention
 from depthroute.routing.mixing import MIXINGS, Mixing, Normaliser
@@ -211,7 +211,7 @@ class Scorer:
 
         def score(i: jax.Array, window_SGBT: jax.Array) -> jax.Array:
             key_BTR = take(keys, i) if self._stored else wide(take(values_SBTD, i)) * take(keys, i)[..., None]
-            return put(window_SGBT, i, jnp.einsum("GR,BTR->GBT", query_GR, key_BTR))
+            return put(window_SGBT, i, table_dots(query_GR, key_BTR))
 
         begin = jnp.where(slot == first, 0, slot)
         return memory._replace(keys=keys, window_SGBT=jax.lax.fori_loop(begin, slot + 1, score, memory.window_SGBT))
@@ -235,7 +235,7 @@ class Scorer:
             assert memory.window_SGBT is not None
             scores_SBT = jax.lax.dynamic_index_in_dim(memory.window_SGBT, m % self._group, 1, keepdims=False)
         elif memory.keys is None:
-            scores_SBT = jnp.einsum("SR,BTR->SBT", self._static_keys(params, m), query_BTR)
+            scores_SBT = table_dots(self._static_keys(params, m), query_BTR)
         elif self._stored:
             scores_SBT = dots(memory.keys, query_BTR, *self.plan.reads.of(m))
         else:
@@ -261,14 +261,15 @@ class Scorer:
         grads: ScoreParams,
     ) -> tuple[jax.Array, ScoreParams]:
         """The gradient of what consumer m made its query from, given that of what it saw; adds those of parameters."""
-        query_BTR, pull_query = jax.vjp(self.router.query, self._query_params(params, m), z_BTD)
+        query_BTR = take(memory.query_MBTR, m)
+        _, pull_query = jax.vjp(self.router.query, self._query_params(params, m), z_BTD)
         row, _ = self._row(self._scores(params, memory, values_SBTD, m, query_BTR), m)
         dweights_SBT = dots(values_SBTD, dx_BTD, *self.plan.reads.of(m))
         mean_1BT = jnp.sum(row.weights * dweights_SBT, axis=0, keepdims=True)
         chooses_S11 = (take(jnp.asarray(self.plan.visible_MS), m) & ~take(jnp.asarray(self.plan.alone_M), m))[:, None, None]
         dscores_SBT = jnp.where(chooses_S11, self._mixing.pull(row.weights, dweights_SBT, mean_1BT), 0)
         if memory.keys is None:
-            dquery_BTR = jnp.einsum("SBT,SR->BTR", dscores_SBT, self._static_keys(params, m))
+            dquery_BTR = table_mix(self._static_keys(params, m), dscores_SBT)
             dkey_SR = jnp.einsum("SBT,BTR->SR", dscores_SBT, query_BTR)
             if grads.key_MSR is None:
                 grads = grads._replace(shared={**grads.shared, "key_SR": grads.shared["key_SR"] + dkey_SR})
@@ -308,15 +309,15 @@ class Scorer:
             key = jax.lax.dynamic_index_in_dim(self._static_keys(params, None), slot, -2, keepdims=False)
         weights_MBT = self._mixing.weigh(self._column(params, memory, key, slot), memory.normaliser)
         weights_MBT = jnp.where(visible_M11, jnp.where(alone_M11, 1, weights_MBT), 0)
-        dvalue_BTD = mix(dx_MBTD, weights_MBT, *readers)
         if not self.dynamic_key:
-            return dvalue_BTD, grads
-        dscores_MBT = self._mixing.pull(weights_MBT, dots(dx_MBTD, value_BTD, *readers), mean_MBT)
+            return mix(dx_MBTD, weights_MBT, *readers), grads
+        dvalue_BTD, dweights_MBT = mix_and_dots(dx_MBTD, weights_MBT, value_BTD, *readers)
+        dscores_MBT = self._mixing.pull(weights_MBT, dweights_MBT, mean_MBT)
         dscores_MBT = jnp.where(visible_M11 & ~alone_M11, dscores_MBT, 0)
         if memory.query_MBTR is not None:
             dkey_BTR = mix(memory.query_MBTR, dscores_MBT, *readers)
         else:
-            dkey_BTR = jnp.einsum("MBT,MR->BTR", dscores_MBT, params.query)
+            dkey_BTR = table_mix(params.query, dscores_MBT)
             grads = grads._replace(query=grads.query + jnp.einsum("MBT,BTR->MR", dscores_MBT, key))
             if grads.bias_MS is not None:
                 dbias_M = jnp.sum(dscores_MBT, axis=(1, 2))
@@ -331,7 +332,7 @@ class Scorer:
     def _column(self, params: ScoreParams, memory: Memory, key: jax.Array, slot: int | jax.Array) -> jax.Array:
         """Scores of all readers of a slot with this key: [M, B, T]."""
         if memory.query_MBTR is None:
-            scores_MBT = jnp.einsum("MR,BTR->MBT", params.query, key)
+            scores_MBT = table_dots(params.query, key)
         elif self.dynamic_key:
             scores_MBT = dots(memory.query_MBTR, key, *self.plan.readers.of(slot))
         else:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from depthroute.config import Config
-from depthroute.routing.buffer import CHUNK, take
+from depthroute.routing.buffer import take
 from depthroute.routing.topology import num_sites, source_in, visible_slots
 
 
 class Lists(NamedTuple):
-    """For each row the slots in `slots[row, :counts[row]]`; the rest of a row repeats its last entry."""
+    """For each row the slots in `slots[row, :counts[row]]`."""
 
     slots: np.ndarray
     counts: np.ndarray
@@ -35,12 +35,11 @@ class Plan(NamedTuple):
 
 
 def _lists(table: np.ndarray) -> Lists:
-    count = table.sum(axis=1)
-    width = -(-int(count.max()) // CHUNK) * CHUNK
-    rows = [np.flatnonzero(row) for row in table]
-    return Lists(
-        np.stack([np.pad(row, (0, width - len(row)), mode="edge") for row in rows]).astype(np.int32), count.astype(np.int32)
-    )
+    counts = table.sum(axis=1).astype(np.int32)
+    slots = np.zeros((len(table), counts.max()), np.int32)
+    for row, count, listed in zip(slots, counts, table, strict=True):
+        row[:count] = np.flatnonzero(listed)
+    return Lists(slots, counts)
 
 
 @lru_cache(maxsize=64)

@@ -39,6 +39,34 @@ def test_attend_is_its_equation(heads, kv_heads):
     np.testing.assert_allclose(attend(*as_float32(query, key, value)), reference.attend(query, key, value), atol=1e-5)
 
 
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (6, 2), (4, 1)])
+def test_gradients_are_those_of_automatic_differentiation(heads, kv_heads):
+    def plain(query, key, value):
+        key, value = (jnp.repeat(x, heads // kv_heads, axis=2) for x in (key, value))
+        scores = jnp.einsum("bthk,buhk->bhtu", query, key) / np.sqrt(K)
+        scores = jnp.where(np.tri(T, dtype=bool)[None, None], scores, -jnp.inf)
+        return jnp.einsum("bhtu,buhk->bthk", jax.nn.softmax(scores, axis=-1), value)
+
+    arrays = [3 * draw(B, T, heads, K), 3 * draw(B, T, kv_heads, K, seed=1), draw(B, T, kv_heads, K, seed=2)]
+    cotangent = draw(B, T, heads, K, seed=3)
+    with jax.enable_x64(True):
+        found, expected = (jax.vjp(function, *map(jnp.asarray, arrays))[1](cotangent) for function in (attend, plain))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == jnp.float64
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_bfloat16_gradients_are_those_of_float32_but_for_rounding():
+    arrays = [draw(B, T, 4, K), draw(B, T, 2, K, seed=1), draw(B, T, 2, K, seed=2)]
+    narrow = [jnp.asarray(array, jnp.bfloat16) for array in arrays]
+    cotangent = jnp.asarray(draw(B, T, 4, K, seed=3), jnp.bfloat16)
+    found = jax.vjp(attend, *narrow)[1](cotangent)
+    expected = jax.vjp(attend, *(x.astype(jnp.float32) for x in narrow))[1](cotangent.astype(jnp.float32))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(one, np.float32), other, rtol=2**-6, atol=2**-6)
+
+
 def test_query_heads_read_the_key_value_head_of_their_group():
     """Two groups of two: values that name their head arrive at heads 0, 1 and 2, 3."""
     query, key = as_float32(draw(1, T, 4, K), draw(1, T, 2, K, seed=1))
