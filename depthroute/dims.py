@@ -14,7 +14,9 @@ axes, just as query and key positions are in attention.
     R  rank of depth queries and keys
     L  layers (one attention and one MLP sublayer each)
     A  microbatches of gradient accumulation
-    N  sequences or tokens counted by an evaluation
+    N  streams (hyper-connections); in an evaluation, the sequences or tokens it counts
+    O  streams again, as what a site leaves behind
+    W  all streams side by side, N x D
 
 Sublayers are numbered 0..2L-1, attention first. Consumer m is the input of sublayer m; consumer 2L is the read-out.
 Source 0 is the token embedding; source i is what sublayer i-1 wrote.

@@ -12,7 +12,7 @@ from depthroute import cli
 
 ROOT = Path(__file__).parents[1]
 TINY = str(ROOT / "configs" / "tiny.py")
-COMMANDS = ["train", "sweep", "status", "table", "data prepare", "data info", "doctor"]
+COMMANDS = ["train", "sweep", "status", "table", "bench", "data prepare", "data info", "doctor"]
 
 
 @pytest.fixture

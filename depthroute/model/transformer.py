@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from depthroute.config import Config
 from depthroute.model.depth import Site, Trace, run_depth, scan_depth
 from depthroute.model.history_scan import scan_history, trace_history
+from depthroute.model.stream_scan import scan_streams
 from depthroute.nn.attention import Attention
 from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
@@ -20,6 +21,7 @@ from depthroute.nn.params import Parameter, key_for, normal
 from depthroute.routing.build import build_router
 from depthroute.routing.contract import Router
 from depthroute.routing.depth_attention import DepthAttention
+from depthroute.routing.streams import Streams
 
 Tree = Any
 
@@ -74,6 +76,8 @@ class Model:
         if self.config.engine.history == "list":
             unstacked = _unstack(layers, self.config.model.layers)
             return run_depth(self.router, routing, [site for layer in unstacked for site in self._remat(layer)], x_BTD)
+        if isinstance(self.router, Streams):
+            return scan_streams(self.router, routing, self.sites, layers, x_BTD, self.config.model.remat), None
         if not isinstance(self.router, DepthAttention):
             return scan_depth(self.router, routing, self._remat, layers, x_BTD), None
         if trace:

@@ -1,8 +1,8 @@
-"""The buffer form of the depth history: one array over slots, appended to, read by the two kernels that cost anything.
+"""The buffer form of the depth history: one array over slots, appended to, read by the kernels that cost anything.
 
-Both walk a list of slots, so that their work is that of the slots listed and not of the whole buffer. A mix takes them in chunks, in
-which every slot is its own operand of one elementwise loop: on CPU that reads memory at its bandwidth, where a contraction over
-slots or over tokens copies the history or multiplies token by token.
+They walk a list of slots, so that their work is that of the slots listed and not of the whole buffer. Mixes take them in
+chunks, in which every slot is its own operand of one elementwise loop: on CPU that reads memory at its bandwidth, where a
+contraction over slots or over tokens copies the history or multiplies token by token.
 """
 
 from math import gcd

@@ -85,6 +85,11 @@ class Router(Protocol):
 
 def residual_add(x_BTD: jax.Array, update_BTD: jax.Array) -> jax.Array:
     """x + update, which must have exactly equal shapes: broadcasting here is always a mistake. Raises ValueError."""
-    if x_BTD.shape != update_BTD.shape:
-        raise ValueError(f"a residual add needs equal shapes, found {x_BTD.shape} and {update_BTD.shape}")
+    check_shape(update_BTD, x_BTD.shape)
     return x_BTD + update_BTD
+
+
+def check_shape(update_BTD: jax.Array, expected: tuple[int, ...]) -> None:
+    """Refuses an update of another shape than that of what it is added to. Raises ValueError."""
+    if update_BTD.shape != expected:
+        raise ValueError(f"a residual add needs equal shapes, found {expected} and {update_BTD.shape}")

@@ -261,6 +261,7 @@ class Scorer:
         grads: ScoreParams,
     ) -> tuple[jax.Array, ScoreParams]:
         """The gradient of what consumer m made its query from, given that of what it saw; adds those of parameters."""
+        assert memory.query_MBTR is not None
         query_BTR = take(memory.query_MBTR, m)
         _, pull_query = jax.vjp(self.router.query, self._query_params(params, m), z_BTD)
         row, _ = self._row(self._scores(params, memory, values_SBTD, m, query_BTR), m)

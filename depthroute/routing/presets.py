@@ -5,7 +5,7 @@ axes; an axis that is set explicitly wins over the preset's. This module does no
 tables printed without it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from depthroute.routing.topology import num_sites
 
 SINGLE_STREAM = "single_stream"
 DEPTH_ATTENTION = "depth_attention"
+STREAMS = "streams"
 
 AXES = {
     "query": "none",
@@ -28,7 +29,9 @@ AXES = {
     "read": "none",
     "carry": "none",
     "write": "none",
+    "carry_form": "free",
 }
+OF_STREAMS = ("read", "carry", "write", "carry_form")  # axes of families with n streams
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Preset:
 
 def _grid(query: str, key: str, about: str) -> Preset:
     return Preset(DEPTH_ATTENTION, about, {"query": query, "key": key, "mixing": "softmax"})
+
+
+def _streams(form: str, kind: str, about: str) -> Preset:
+    carry = "none" if form == "identity" else kind
+    return Preset(STREAMS, about, {"read": kind, "carry": carry, "write": kind, "carry_form": form})
 
 
 PRESETS: dict[str, Preset] = {
@@ -68,6 +76,10 @@ PRESETS: dict[str, Preset] = {
     "qd_ks": _grid("dynamic", "static", "dynamic query, one static key per source shared by all consumers"),
     "qd_kd": _grid("dynamic", "dynamic_projected", "dynamic query, dynamic keys"),
     "qd_kh": _grid("dynamic", "hybrid", "dynamic query, static keys plus a gated dynamic part"),
+    "hyper_static": _streams("free", "static", "n streams, static hyper-connections (arXiv 2409.19606)"),
+    "hyper_dynamic": _streams("free", "dynamic", "n streams, dynamic hyper-connections (arXiv 2409.19606)"),
+    "mhc": _streams("sinkhorn", "dynamic", "n streams, mHC (arXiv 2512.24880): doubly stochastic carry"),
+    "identity_hyper": _streams("identity", "dynamic", "n streams, each carried as it is: mHC with the identity as its carry"),
 }
 
 
@@ -88,33 +100,59 @@ def expand(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def check(config: Config) -> None:
     """Refuses combinations of axes that make no sense, with one line that names both fields and says what would be valid."""
+    CHECKS[find(config.router.preset).family](config)
+
+
+def _refuse(config: Config, axis: str, allowed: str) -> UserError:
+    return bad_value(f"router.{axis}", getattr(config.router, axis), allowed, WHERE.format(f"router.{axis}"))
+
+
+def _check_unused(config: Config, axes: Iterable[str], needed: str) -> None:
+    """Axes of other families must be at rest: they would be set without effect."""
+    for axis in axes:
+        if getattr(config.router, axis) != AXES[axis]:
+            allowed = f"{AXES[axis]!r} with router.preset={config.router.preset!r}; other values need a preset with {needed}"
+            raise _refuse(config, axis, allowed)
+
+
+def _check_single_stream(config: Config) -> None:
+    _check_unused(config, AXES.keys() - OF_STREAMS, "a history")
+    _check_unused(config, OF_STREAMS, "n streams")
+
+
+def _check_streams(config: Config) -> None:
+    router = config.router
+    _check_unused(config, [axis for axis in AXES if axis not in (*OF_STREAMS, "sites")], "a history")
+    for axis in ("read", "write"):
+        if getattr(router, axis) == "none":
+            raise _refuse(config, axis, f"'static' or 'dynamic' with router.preset={router.preset!r}")
+    if (router.carry == "none") != (router.carry_form == "identity"):
+        raise _refuse(config, "carry", f"'none' exactly when router.carry_form is 'identity' (it is {router.carry_form!r})")
+
+
+def _check_depth_attention(config: Config) -> None:
     router, model = config.router, config.model
-
-    def refuse(axis: str, allowed: str) -> UserError:
-        return bad_value(f"router.{axis}", getattr(router, axis), allowed, WHERE.format(f"router.{axis}"))
-
-    if find(router.preset).family == SINGLE_STREAM:
-        for axis, value in AXES.items():
-            if getattr(router, axis) != value:
-                raise refuse(axis, f"{value!r} with router.preset={router.preset!r}; other values need a preset with a history")
-        return
+    _check_unused(config, OF_STREAMS, "n streams")
     if (router.query == "none") != (router.key == "none"):
-        raise refuse(
-            "key", f"'none' exactly when router.query is 'none' (it is {router.query!r}); a score needs both or neither"
+        raise _refuse(
+            config, "key", f"'none' exactly when router.query is 'none' (it is {router.query!r}); a score needs both or neither"
         )
     if router.mixing == "free" and router.bias == "none":
-        raise refuse("bias", "'learned' with router.mixing='free'; all weights would start at zero")
+        raise _refuse(config, "bias", "'learned' with router.mixing='free'; all weights would start at zero")
     if router.rank > model.dim:
-        raise refuse("rank", f"at most model.dim={model.dim}")
+        raise _refuse(config, "rank", f"at most model.dim={model.dim}")
     if router.key_gain and router.key != "dynamic_full":
-        raise refuse("key_gain", f"False with router.key={router.key!r}; the gain is that of full-width keys")
+        raise _refuse(config, "key_gain", f"False with router.key={router.key!r}; the gain is that of full-width keys")
     if router.memory == "blocks" and router.sources == "states":
-        raise refuse("sources", "'outputs' with router.memory='blocks'; blocks are sums of outputs")
+        raise _refuse(config, "sources", "'outputs' with router.memory='blocks'; blocks are sums of outputs")
     if router.memory == "dilated" and router.sources == "outputs":
-        raise refuse("sources", "'states' with router.memory='dilated'; leaving outputs out would cut the stream")
+        raise _refuse(config, "sources", "'states' with router.memory='dilated'; leaving outputs out would cut the stream")
     sites = num_sites(config)
     if router.memory == "blocks" and router.blocks > sites:
-        raise refuse("blocks", f"at most the number of {router.sites}s, {sites}")
+        raise _refuse(config, "blocks", f"at most the number of {router.sites}s, {sites}")
+
+
+CHECKS = {SINGLE_STREAM: _check_single_stream, DEPTH_ATTENTION: _check_depth_attention, STREAMS: _check_streams}
 
 
 def start(config: Config) -> str:
@@ -123,10 +161,14 @@ def start(config: Config) -> str:
     A zero query makes the weights uniform, and the sublayers' norms remove the scale of a uniform mean, so reading outputs at
     sublayer sites starts as the pre-norm residual network. At layer sites the inner residual sees that scale, so there only
     weights of exactly one (on outputs) or one on the newest (on states) do, which is how learned biases of free mixing start.
+    Streams start as copies, each with the residual stream in it; all forms but a free carry read them at another scale.
     """
     router = config.router
-    if find(router.preset).family == SINGLE_STREAM:
+    family = find(router.preset).family
+    if family == SINGLE_STREAM:
         return router.preset
+    if family == STREAMS:
+        return "residual" if router.carry_form == "free" or router.sites == "sublayer" else "own"
     if router.mixing == "free":
         return "residual"
     return "residual" if router.sources == "outputs" and router.sites == "sublayer" else "own"

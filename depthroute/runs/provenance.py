@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy", "scipy", "depthroute")
-ENVIRONMENT = ("XLA_FLAGS", "JAX_", "LIBTPU_INIT_ARGS", "OMP_NUM_THREADS", "GLIBC_TUNABLES")
+ENVIRONMENT = ("XLA_FLAGS", "JAX_", "LIBTPU_INIT_ARGS", "OMP_NUM_THREADS", "GLIBC_TUNABLES", "MALLOC_CONF", "LD_PRELOAD")
 
 
 def collect(data_fingerprint: str, data_description: str, devices: list[str]) -> dict[str, Any]:
