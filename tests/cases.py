@@ -53,6 +53,20 @@ VARIANTS = {
     "blocks_hybrid": _softmax("dynamic", "hybrid", memory="blocks", bias="learned"),
     "layer_blocks": _softmax("static", "dynamic_full", memory="blocks", sites="layer") | {"router.blocks": 2},
     "free_blocks_of_two": _softmax("none", "none", mixing="free", bias="learned", memory="blocks") | {"router.blocks": 2},
+    "dilated_states": _softmax("dynamic", "dynamic_projected", sources="states", memory="dilated")
+    | {"router.dilation": 2, "model.layers": 3},
+    "denseformer_2x2": {"router.preset": "denseformer", "router.memory": "dilated", "router.dilation": 2, "router.period": 2}
+    | {"model.layers": 4},
+    "hyper_static_read": {
+        "router.preset": "hyper_dynamic",
+        "router.read": "static",
+        "router.squash": False,
+        "router.streams": 2,
+    },
+    "hyper_static_carry": {"router.preset": "hyper_dynamic", "router.carry": "static"},
+    "mhc_static_write": {"router.preset": "mhc", "router.write": "static", "router.streams": 3},
+    "mhc_static_carry": {"router.preset": "mhc", "router.carry": "static", "router.read": "static"},
+    "hyper_layers": {"router.preset": "hyper_static", "router.sites": "layer"},
     "gelu_untied": {"router.preset": "residual", "model.mlp": "gelu", "model.tied_head": False},
 }
 

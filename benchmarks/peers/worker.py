@@ -74,10 +74,10 @@ def _start_ours(config: Config, remat: bool) -> tuple[Facts, Turn]:
 def _machine_turn(config: Config) -> Turn:
     from depthroute.bench import machine
 
-    probes: list[machine.Probe] = []
+    prober, probes = machine.Prober(config), []
 
     def turn() -> Facts:
-        probes.append(machine.probe(config))
+        probes.append(prober.measure())
         return {**probes[-1]._asdict(), "rejected": machine.drift(probes)}
 
     return turn

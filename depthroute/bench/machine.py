@@ -25,12 +25,22 @@ class Probe(NamedTuple):
     bandwidth: float
 
 
-def probe(config: Config) -> Probe:
-    """Measures both. The peak is the best over products of the model's own shapes and of 1024 x 1024 x 1024, in its dtype."""
-    m = config.model
-    rows = tokens_per_device(config) // config.train.accumulate
-    shapes = ((rows, m.dim, m.mlp_dim), (rows, m.dim, m.dim), (1024, 1024, 1024))
-    return Probe(max(_gemm_flops(*shape, jnp.dtype(m.dtype)) for shape in shapes), _triad_bandwidth())
+class Prober:
+    """Measures both, as often as asked, on the same arrays: others would lie on other pages, which are faster or slower.
+
+    The peak is the best over products of the model's own shapes and of 1024 x 1024 x 1024, in its dtype.
+    """
+
+    def __init__(self, config: Config):
+        m, rows = config.model, tokens_per_device(config) // config.train.accumulate
+        self._shapes = ((rows, m.dim, m.mlp_dim), (rows, m.dim, m.dim), (1024, 1024, 1024))
+        self._dtype = jnp.dtype(m.dtype)
+        self._a, self._b = jnp.zeros(TRIAD_ELEMENTS), jnp.ones(TRIAD_ELEMENTS)
+
+    def measure(self) -> Probe:
+        """Both, now."""
+        seconds, self._a = _fastest(lambda a: _triad(a, self._b), self._a)
+        return Probe(max(_gemm_flops(*shape, self._dtype) for shape in self._shapes), 3 * self._b.nbytes / seconds)
 
 
 def drift(probes: Sequence[Probe]) -> str | None:
@@ -57,7 +67,7 @@ def _gemm_flops(rows: int, inner: int, columns: int, dtype: jnp.dtype) -> float:
         jax.random.normal(key, shape, dtype) * shape[0] ** -0.5
         for key, shape in zip(keys, ((rows, inner), (inner, columns), (columns, inner)), strict=True)
     )
-    return PAIRS * 4 * rows * inner * columns / _fastest(lambda x: _there_and_back(x, there, back), x)
+    return PAIRS * 4 * rows * inner * columns / _fastest(lambda x: _there_and_back(x, there, back), x)[0]
 
 
 @jax.jit(donate_argnums=0)
@@ -65,13 +75,8 @@ def _triad(a: jax.Array, b: jax.Array) -> jax.Array:
     return 0.5 * a + b
 
 
-def _triad_bandwidth() -> float:
-    a, b = jnp.zeros(TRIAD_ELEMENTS), jnp.ones(TRIAD_ELEMENTS)
-    return 3 * b.nbytes / _fastest(lambda a: _triad(a, b), a)
-
-
-def _fastest(call: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
-    """Least seconds per call, each call on the result of the one before, over stretches long enough to time."""
+def _fastest(call: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[float, jax.Array]:
+    """Least seconds per call, each on the result of the one before, over stretches long enough to time; and the last result."""
 
     def stretch(x: jax.Array, calls: int) -> tuple[float, jax.Array]:
         began = time.perf_counter()
@@ -86,4 +91,4 @@ def _fastest(call: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
     for _ in range(REPEATS):
         seconds, x = stretch(x, calls)
         least = min(least, seconds)
-    return least
+    return least, x

@@ -35,14 +35,15 @@ def run(plan: Plan, repeats: int, save: Callable[[Document], None]) -> Document:
         def tick(where: str, what: str) -> None:
             progress.update(task, advance=1, description=where + what, refresh=True)
 
-        probes = [machine.probe(first)]
+        prober = machine.Prober(first)
+        probes = [prober.measure()]
         tick("", "starting the compiler")
         compile_step(first)
         measured: dict[int, dict[str, Measured]] = {}
         for layers, configs in plan.items():
             measured[layers] = measure(configs, repeats, partial(tick, f"{layers} layers: "))
             tick("", "measuring the machine")
-            probes.append(machine.probe(first))
+            probes.append(prober.measure())
             save(_document(plan, measured, probes, repeats))
     return _document(plan, measured, probes, repeats)
 

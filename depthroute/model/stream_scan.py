@@ -1,9 +1,9 @@
 """Routers with n streams, scanned over layers: coefficients are made once a site, and streams are kept once a layer.
 
-With rematerialisation the backward pass starts a layer from its streams and from what is small or dear: the sites' outputs (the
-gradient of a write coefficient needs them, and keeping one [B, T, D] spares its site's last product), the products with the maps,
-and carries that took iterations. So a layer of two sites keeps n + 2 arrays [B, T, D] and a little, where keeping the streams at
-every site would take 2 n.
+With rematerialisation the backward pass starts a layer from its streams and from what is small or dear: the sites' outputs
+(the gradient of a write coefficient needs them, and keeping one [B, T, D] spares its site's last product), the products with
+the maps, and carries that took iterations. So a layer of two sites keeps n + 2 arrays [B, T, D] and a little, where keeping the
+streams at every site would take 2 n.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,7 @@ def scan_streams(
 ) -> jax.Array:
     """What the read-out sees.
 
-    Args: the router and its parameters, from one layer's parameters to its sites, all layers' parameters stacked, the embedding,
-    and whether the backward pass computes sites again.
+    Args: those of `scan_depth`, and whether the backward pass computes sites again.
     """
     stacked = router.stack(params)
     L = jax.tree.leaves(layers)[0].shape[0]

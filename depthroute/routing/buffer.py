@@ -112,7 +112,7 @@ def all_dots(x_MBTD: jax.Array, buffer_SBTD: jax.Array) -> jax.Array:
 
     The width goes in pieces, since a backend may copy an operand of a product to transpose it.
     """
-    pieces = gcd(buffer_SBTD.shape[-1], 8)
+    pieces = gcd(buffer_SBTD.shape[-1], 16)
     width = buffer_SBTD.shape[-1] // pieces
     dtype = wide(x_MBTD[0]).dtype
 

@@ -1,10 +1,10 @@
 """Sinkhorn normalisation of small matrices, one for every token, with its own backward pass.
 
-Arrays are [O, N, ...] with tokens innermost: sums over the small axes are then a few additions of long vectors, and an iteration
-works on two vectors a token instead of a matrix.
+Arrays are [O, N, ...] with tokens innermost: sums over the small axes are then a few additions of long vectors, and an
+iteration works on two vectors a token instead of a matrix.
 """
 
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from depthroute.nn.norm import wide
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def sinkhorn(logits: jax.Array, iterations: int) -> jax.Array:
-    """exp(logits) [O, N, ...] after so many iterations T_r(T_c(.)) (arXiv 2512.24880): columns, sums over O, become one, then rows.
+    """exp(logits) [O, N, ...] after so many iterations T_r(T_c(.)) (arXiv 2512.24880): sums over O become one, then over N.
 
     Rows sum to one up to rounding, columns nearly. At least float32. Its gradient is that of the unrolled iterations; only the
     logits are kept for it.
@@ -43,11 +43,11 @@ def _iterate(kernel: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _over_rows(kernel: jax.Array, row: jax.Array) -> jax.Array:
-    return sum(kernel[o] * row[o][None] for o in range(len(row)))
+    return reduce(jnp.add, (kernel[o] * row[o][None] for o in range(len(row))))
 
 
 def _over_columns(kernel: jax.Array, column: jax.Array) -> jax.Array:
-    return sum(kernel[:, n] * column[n][None] for n in range(len(column)))
+    return reduce(jnp.add, (kernel[:, n] * column[n][None] for n in range(len(column))))
 
 
 def _forward(logits: jax.Array, iterations: int) -> tuple[jax.Array, jax.Array]:

@@ -1,8 +1,8 @@
 """The two passes over n streams, a read and a write, with backward passes by hand that keep nothing but the inputs.
 
-The streams of a token lie next to each other, [B, T, N, D], so that every sum over streams or over the width is one small matrix
-product a token. On CPU these read memory several times faster than a sum over the width for each pair of streams, and XLA makes
-the result of a product once, where it would make a sum of few terms again for every entry of the next pass that uses it.
+The streams of a token lie next to each other, [B, T, N, D], so that every sum over streams or over the width is one small
+matrix product a token. On CPU these read memory several times faster than a sum over the width for each pair of streams, and
+XLA makes the result of a product once, where it would make a sum of few terms again for every entry of the next pass.
 """
 
 from functools import partial
@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from depthroute.nn.norm import inverse_rms, wide
+from depthroute.nn.norm import wide
 
 KEPT = "kept"  # checkpoint name of small arrays that cost a pass over all streams, or all iterations, to make again
 
 keep = partial(checkpoint_name, name=KEPT)
-
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -27,23 +26,22 @@ def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def project(inputs, maps_EX, eps):
-    return _project_forward(inputs, maps_EX, eps)[0]
+def project(inputs_AX: jax.Array, maps_EX: jax.Array, eps: float) -> jax.Array:
+    """norm(inputs) maps^T, [A, E] for A tokens: the norm is applied after the product, so that one pass serves both."""
+    return _project_forward(inputs_AX, maps_EX, eps)[0]
 
 
 def _project_forward(inputs, maps_EX, eps):
-    inverse = keep(inverse_rms(inputs, eps))
-    out = keep(inputs @ maps_EX.T) * inverse
-    return out, (inputs, maps_EX, inverse, out)
+    square = keep(jnp.mean(jnp.square(inputs), axis=-1, keepdims=True)) + eps
+    out = keep(inputs @ maps_EX.T) * jax.lax.rsqrt(square)
+    return out, (inputs, maps_EX, square, out)
 
 
 def _project_backward(eps, kept, dout):
-    inputs, maps_EX, inverse, out = kept
-    E = len(maps_EX)
-    mean = sum(dout[:, e] * out[:, e] for e in range(E))[:, None] / inputs.shape[1]
-    dproduct = dout * inverse
-    dinputs = sum(dproduct[:, e, None] * maps_EX[e][None] for e in range(E)) if E < 12 else dproduct @ maps_EX
-    return dinputs - mean * jnp.square(inverse) * inputs, dproduct.T @ inputs
+    inputs, maps_EX, square, out = kept
+    dproduct = dout * jax.lax.rsqrt(square)
+    along = sum((dout * out)[:, e] for e in range(len(maps_EX)))[:, None] / (square * inputs.shape[1])
+    return dproduct @ maps_EX - along * inputs, dproduct.T @ inputs
 
 
 project.defvjp(_project_forward, _project_backward)

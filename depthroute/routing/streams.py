@@ -5,13 +5,13 @@
 Read a, carry c and write b are static (one value per site) or dynamic (moved by what the streams hold at the token). The form
 of the carry names the parametrisation:
 
-* ``free``, hyper-connections (arXiv 2409.19606): value + s tanh(norm(h_n) w), where a_n, b_n and all c_{o,n} come from stream n;
+* ``free``, hyper-connections (arXiv 2409.19606): value + s tanh(norm(h_n) w), where a_n, b_n and c_{o,n} come from stream n;
 * ``sinkhorn``, mHC (arXiv 2512.24880): logit + s norm(h_0 .. h_{n-1}) w, then a = sigmoid, b = 2 sigmoid, c doubly stochastic;
 * ``identity``: the same with c = I. Reading is then linear attention over depth, with query a and key b.
 
-Norms have no gain: the published parameter counts have none, or it is part of w. Maps w start at zero and are used as published,
-without a fan-in factor: with s = 0.01 one Adam step moves a coefficient by up to 0.01 times the size of a map's input, times the
-rate, and a static one by the rate. The read-out of mHC is not stated; here all forms take the sum.
+Norms have no gain: the published parameter counts have none, or it is part of w. Maps w start at zero and are used as
+published, without a fan-in factor: with s = 0.01 one Adam step moves a coefficient by up to 0.01 times the size of a map's
+input, times the rate, and a static one by the rate. The read-out of mHC is not stated; here all forms take the sum.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ class StreamParameters(nn.Module):
     """Static values or logits of read, carry and write, and a map and a scale of the dynamic ones, with a row for every site.
 
     Site 0 has all its rows, as published, although its read changes no more than a scale, which the sublayer's norm removes.
-    A map goes from each stream [D] to its own coefficients if the carry is free, from all streams side by side [W] otherwise; the
-    axis it takes is its last, since XLA's CPU backend transposes the streams for the gradient of a map of few columns.
+    A map goes from each stream [D] to its own coefficients if the carry is free, from all streams side by side [W] otherwise;
+    the axis it takes is its last, since XLA's CPU backend transposes the streams for the gradient of a map of few columns.
     """
 
     config: Config
@@ -58,7 +58,7 @@ class StreamParameters(nn.Module):
 
         for part, axes in OF_SITE.items():
             if getattr(router, part) != "none":
-                add(part, f"M{axes}", partial(_initial, part, router.carry_form == "free"))
+                add(_static_name(self.config, part), f"M{axes}", partial(_initial, part, router.carry_form == "free"))
         for part in _dynamic(self.config):
             add(f"{part}_map", f"M{_map_axes(self.config, part)}", nn.initializers.zeros)
             add(_scale_name(self.config, part), "M", nn.initializers.constant(SCALE))
@@ -89,6 +89,10 @@ def _dynamic(config: Config) -> list[str]:
 
 def _map_axes(config: Config, part: str) -> str:
     return OF_STREAM[part] + "D" if config.router.carry_form == "free" else OF_SITE[part] + "W"
+
+
+def _static_name(config: Config, part: str) -> str:
+    return part if config.router.carry_form == "free" else f"{part}_logit"
 
 
 def _scale_name(config: Config, part: str) -> str:
@@ -152,7 +156,7 @@ class Streams:
         moves = self._moves(params_m, streams_BTND)
 
         def value(part: str) -> jax.Array:
-            static = params_m[f"{part}_{OF_SITE[part]}"][None, None]
+            static = params_m[f"{_static_name(self.config, part)}_{OF_SITE[part]}"][None, None]
             return static + params_m[_scale_name(self.config, part)] * moves[part] if part in moves else static
 
         def everywhere(coefficient: jax.Array) -> jax.Array:

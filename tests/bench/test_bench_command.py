@@ -20,7 +20,8 @@ def bench(capsys, monkeypatch):
 
     def run(probes, *arguments):
         probes = iter(probes)
-        monkeypatch.setattr(machine, "probe", lambda config: next(probes))
+        monkeypatch.setattr(machine.Prober, "__init__", lambda self, config: None)
+        monkeypatch.setattr(machine.Prober, "measure", lambda self: next(probes))
         code = cli.main(["bench", "--config", TINY, *map(str, arguments)])
         return code, *capsys.readouterr()
 

@@ -207,8 +207,10 @@ def test_seeds_can_be_mapped_over(case):
 
     together = jax.jit(jax.vmap(gradient))(*jax.tree.map(lambda *parts: jnp.stack(parts), *args))
     for seed, own in enumerate(args):
-        for a, b in zip(jax.tree.leaves(gradient(*own)), jax.tree.leaves(together), strict=True):
-            np.testing.assert_allclose(b[seed], a, rtol=1e-4, atol=1e-5 * np.max(np.abs(a)))
+        alone = gradient(*own)
+        largest = max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(alone))
+        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+            np.testing.assert_allclose(b[seed], a, rtol=1e-4, atol=1e-5 * largest)
 
 
 def shapes_in(text):
@@ -236,7 +238,7 @@ def test_the_history_is_the_largest_array(case):
 def test_memory_grows_with_depth_and_not_with_its_square(case):
     def temp_bytes(layers):
         toy = Toy(cases.tiny(**cases.CASES[case], **{"model.layers": layers, "model.dim": 64}), batch=1)
-        return gradient_program(toy, jnp.zeros((2, 64, 64))).memory_analysis().temp_size_in_bytes
+        return gradient_program(toy, jnp.zeros((8, 64, 64))).memory_analysis().temp_size_in_bytes
 
     t8, t16, t32 = (temp_bytes(layers) for layers in (4, 8, 16))
     assert 1.9 < (t32 - t16) / (t16 - t8) < 2.1

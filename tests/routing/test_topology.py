@@ -2,7 +2,18 @@
 
 import pytest
 
-from depthroute.routing.topology import block_of, consumer_names, num_sites, num_visible, source_names
+from depthroute.routing.topology import (
+    block_of,
+    choosers,
+    consumer_names,
+    num_pairs,
+    num_sites,
+    num_sources,
+    source_in,
+    source_names,
+    visible_slots,
+    visible_sources,
+)
 
 
 def blocks(count, **more):
@@ -24,14 +35,35 @@ def test_blocks_are_equal_and_the_last_takes_the_remainder(sites, count, expecte
 
 
 def test_full_memory_shows_everything_written_before(tiny):
-    assert num_visible(tiny(**{"router.preset": "qd_kd"})) == (1, 2, 3, 4, 5)
-    assert num_visible(tiny(**{"router.preset": "denseformer"})) == (1, 2, 3)
+    config = tiny(**{"router.preset": "qd_kd"})
+    assert visible_slots(config) == visible_sources(config) == ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4))
+    assert visible_sources(tiny(**{"router.preset": "denseformer"})) == ((0,), (0, 1), (0, 1, 2))
 
 
 def test_block_memory_shows_the_embedding_and_the_blocks_begun(tiny):
     """Three blocks of two, two and four sublayers; consumer m has seen sublayers 0 to m - 1."""
-    assert num_visible(tiny(**blocks(3, **{"model.layers": 4}))) == (1, 2, 2, 3, 3, 4, 4, 4, 4)
-    assert num_visible(tiny(**blocks(2, **{"router.sites": "layer"}))) == (1, 2, 3)
+    config = tiny(**blocks(3, **{"model.layers": 4}))
+    assert [len(sources) for sources in visible_sources(config)] == [1, 2, 2, 3, 3, 4, 4, 4, 4]
+    assert visible_sources(config)[-1] == (0, 1, 2, 3)
+    assert visible_slots(config) == (
+        (0,), (0, 1), (0, 2), (0, 2, 3), (0, 2, 4), (0, 2, 4, 5), (0, 2, 4, 6), (0, 2, 4, 7), (0, 2, 4, 8)
+    )  # fmt: skip
+    assert [source_in(config, slot) for slot in range(9)] == [0, 1, 1, 2, 2, 3, 3, 3, 3]
+    assert visible_sources(tiny(**blocks(2, **{"router.sites": "layer"}))) == ((0,), (0, 1), (0, 1, 2))
+
+
+def dilated(dilation, period, layers):
+    axes = {"router.memory": "dilated", "router.dilation": dilation, "router.period": period, "model.layers": layers}
+    return {"router.preset": "denseformer", **axes}
+
+
+def test_dilated_memory_counts_back_from_the_newest(tiny):
+    assert visible_slots(tiny(**dilated(2, 1, 4))) == ((0,), (1,), (0, 2), (1, 3), (0, 2, 4))
+    config = tiny(**dilated(2, 2, 5))
+    assert visible_slots(config) == ((0,), (1,), (0, 2), (3,), (0, 2, 4), (5,))
+    assert choosers(config) == (2, 4)
+    assert num_pairs(config) == 5
+    assert num_sources(config) == 6
 
 
 def test_names_of_consumers_and_sources(tiny):
@@ -47,5 +79,5 @@ def test_names_of_consumers_and_sources(tiny):
 @pytest.mark.parametrize("preset", ["qs_ks", "denseformer", "attnres_block"])
 def test_there_is_a_name_for_every_consumer_and_source(tiny, preset):
     config = tiny(**{"router.preset": preset})
-    assert len(consumer_names(config)) == len(num_visible(config))
-    assert len(source_names(config)) == max(num_visible(config))
+    assert len(consumer_names(config)) == len(visible_sources(config))
+    assert len(source_names(config)) == num_sources(config)
