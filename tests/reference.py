@@ -77,7 +77,7 @@ def sites(config, layers):
 
 
 def sources(config, x0, reads, written):
-    """What the next consumer may read, in order."""
+    """What there is to read for the next consumer, in order."""
     router = config.router
     if router.memory == "blocks":
         M = config.model.layers * (1 if router.sites == "layer" else 2)
@@ -89,17 +89,25 @@ def sources(config, x0, reads, written):
     return [x0, *written]
 
 
-def query(config, p, m, x0, written):
+def seen(config, m, count):
+    """Which of the sources consumer m sees."""
+    router = config.router
+    if router.memory != "dilated":
+        return range(count)
+    return [i for i in range(count) if (m - i) % router.dilation == 0] if m % router.period == 0 else [m]
+
+
+def query(config, p, row, x0, written):
     router = config.router
     z = {"newest": written[-1], "mean": (x0 + sum(written)) / (1 + len(written)), "embedding": x0}[router.query_input]
-    w_R = np.broadcast_to(p["query"]["MR"][m - 1], (*x0.shape[:2], p["query"]["MR"].shape[-1]))
+    w_R = np.broadcast_to(p["query"]["MR"][row], (*x0.shape[:2], p["query"]["MR"].shape[-1]))
     if router.query == "static":
         return w_R
-    return w_R + rms_norm(z, router.key_eps) @ p["query_map"]["MDR"][m - 1] / x0.shape[-1]
+    return w_R + rms_norm(z, router.key_eps) @ p["query_map"]["MDR"][row] / x0.shape[-1]
 
 
-def key(config, p, m, i, v_i, pair):
-    """k_i as consumer m sees it; `pair` numbers all pairs of a consumer and a source, row by row."""
+def key(config, p, row, i, v_i, pair):
+    """k_i as a consumer sees it; `row` numbers the consumers that have a choice, `pair` numbers all pairs of a consumer and a source, row by row."""
     router = config.router
     if router.key == "static":
         return p["key"]["SR"][i]
@@ -107,7 +115,7 @@ def key(config, p, m, i, v_i, pair):
         return p["key"]["PR"][pair]
     normed = rms_norm(v_i, router.key_eps)
     if router.key == "dynamic_full":
-        return normed * p["key_gain"]["MD"][m - 1] if router.key_gain else normed
+        return normed * p["key_gain"]["MD"][row] if router.key_gain else normed
     projected = normed @ p["key_map"]["DR"] / v_i.shape[-1]
     return projected if router.key == "dynamic_projected" else p["key"]["SR"][i] + p["key_gate"]["scalar"] * projected
 
@@ -119,22 +127,24 @@ def depth_attention(config, p, x0, functions):
     """
     router = config.router
     mix = {"softmax": softmax, "sigmoid": lambda s: 1 / (1 + np.exp(-s)), "free": lambda s: s}[router.mixing]
-    reads, written, pair = [], [], 0
+    reads, written, row, pair = [], [], 0, 0
     all_scores, all_weights = [], []
     for m in range(len(functions) + 1):
-        v = sources(config, x0, reads, written)
-        s = np.zeros((*x0.shape[:2], len(v)))
+        values = sources(config, x0, reads, written)
+        visible = seen(config, m, len(values))
+        s = np.zeros((*x0.shape[:2], len(visible)))
         a = np.ones_like(s)
-        if m > 0:
-            for i, v_i in enumerate(v):
+        if len(visible) > 1:
+            for j, i in enumerate(visible):
                 if router.query != "none":
-                    q = query(config, p, m, x0, written)
-                    s[..., i] += np.sum(q * key(config, p, m, i, v_i, pair), axis=-1) / np.sqrt(q.shape[-1])
+                    q = query(config, p, row, x0, written)
+                    s[..., j] += np.sum(q * key(config, p, row, i, values[i], pair), axis=-1) / np.sqrt(q.shape[-1])
                 if router.bias == "learned":
-                    s[..., i] += p["bias"]["P"][pair]
+                    s[..., j] += p["bias"]["P"][pair]
                 pair += 1
             a = mix(s)
-        reads.append(sum(a[..., i, None] * v_i for i, v_i in enumerate(v)))
+            row += 1
+        reads.append(sum(a[..., j, None] * values[i] for j, i in enumerate(visible)))
         all_scores.append(s)
         all_weights.append(a)
         if m < len(functions):

@@ -19,7 +19,7 @@ from depthroute.model.depth import run_depth
 from depthroute.routing import keys
 from depthroute.routing.counts import router_params
 from depthroute.routing.presets import start
-from depthroute.routing.topology import num_sites, num_sources, visible_sources
+from depthroute.routing.topology import choosers, num_sites, num_sources, visible_sources
 from depthroute.training.checkpoint import Checkpoints
 from depthroute.training.optimizer import make_optimizer
 from depthroute.training.state import TrainState
@@ -67,10 +67,9 @@ def test_the_network_is_the_one_of_the_equations(built, case):
     expected_BTV, scores, weights = it.reference
     assert largest_difference(logits_BTV, expected_BTV) < 1e-4
     assert (trace is None) == (weights is None)
-    for m in range(len(weights or ())):
-        S = weights[m].shape[-1]
-        np.testing.assert_allclose(trace.scores_BTMS[:, :, m, :S], scores[m], rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(trace.weights_BTMS[:, :, m, :S], weights[m], rtol=1e-3, atol=1e-4)
+    for m, sources in enumerate(visible_sources(it.config) if weights else ()):
+        np.testing.assert_allclose(trace.scores_BTMS[:, :, m, list(sources)], scores[m], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(trace.weights_BTMS[:, :, m, list(sources)], weights[m], rtol=1e-3, atol=1e-4)
 
 
 @every_case
@@ -110,12 +109,12 @@ def test_eight_devices_compute_what_one_computes(built, case):
 
 @every_preset
 def test_bfloat16_stays_near_float32(built, case):
-    """A few per cent apart: each rounding is 2^-9 of its value, and there are about ten to a sublayer."""
+    """A few per cent apart: each rounding is 2^-9 of its value, and there are ten or more to a sublayer."""
     it = built(case)
     logits_BTV, trace = depthroute.build(with_model(it.config, dtype="bfloat16")).apply(it.randomised, it.tokens_BT, trace=True)
     exact_BTV, _ = it.traced
     assert logits_BTV.dtype == jnp.float32
-    assert 0 < jnp.sqrt(jnp.mean(jnp.square(logits_BTV - exact_BTV)) / jnp.mean(jnp.square(exact_BTV))) < 0.05
+    assert 0 < jnp.sqrt(jnp.mean(jnp.square(logits_BTV - exact_BTV)) / jnp.mean(jnp.square(exact_BTV))) < 0.06
     if trace is not None:
         assert trace.scores_BTMS.dtype == trace.weights_BTMS.dtype == jnp.float32
 
@@ -294,18 +293,24 @@ def distinct_equations(program):
 
 
 def counted_flops(config, params, T):
-    """FLOPs per token of the matrix products of the traced forward pass, and of the mixes: products [1, T, 1] x [1, T, D]."""
+    """FLOPs per token of the matrix products of the traced forward pass, and of mixes and writes, which are products of an
+    array of width one and one of width D.
+    """
     model, D = depthroute.build(config), config.model.dim
     total = 0
     for eqn in distinct_equations(jax.make_jaxpr(model.apply)(params, jnp.zeros((1, T), jnp.int32))):
         shapes = [var.aval.shape for var in eqn.invars]
         out = eqn.outvars[0].aval.shape
-        if eqn.primitive.name == "dot_general" and T in out:  # a score of two static vectors is not per token
+        if eqn.primitive.name == "dot_general" and any(
+            size % T == 0 for size in out
+        ):  # a score of two static vectors is not per token
             (contracted, _), _ = eqn.params["dimension_numbers"]
             total += 2 * np.prod(out) * np.prod([shapes[0][axis] for axis in contracted])
         mixes = eqn.primitive.name == "mul" and out == (1, T, D)
         if mixes and Counter(shapes) == Counter([(1, T, 1), (1, T, D)]) and eqn.invars[0].aval.shape == (1, T, 1):
             total += 2 * T * D  # multiplied, then added to the sum
+        if eqn.primitive.name == "mul" and len(out) == 4 and [shape[2:] for shape in shapes] == [(out[2], 1), (1, D)]:
+            total += 2 * np.prod(out)  # a write to each stream
     return total / T
 
 
@@ -347,7 +352,7 @@ def test_weights_are_normalised_as_their_mixing_declares(built, case):
     if trace is None:
         return
     visible_MS = np.asarray(trace.visible_MS)
-    for m in range(1, len(visible_MS)):  # consumer 0 has one source and weight one
+    for m in choosers(it.config):
         weights = np.asarray(trace.weights_BTMS)[:, :, m, visible_MS[m]]
         if it.config.router.mixing == "softmax":
             np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
@@ -356,7 +361,8 @@ def test_weights_are_normalised_as_their_mixing_declares(built, case):
             assert ((weights > 0) & (weights < 1)).all()
         else:
             np.testing.assert_array_equal(weights, np.asarray(trace.scores_BTMS)[:, :, m, visible_MS[m]])
-    assert np.all(np.asarray(trace.weights_BTMS)[:, :, 0, 0] == 1)
+    for m in set(range(len(visible_MS))) - set(choosers(it.config)):
+        assert np.all(np.asarray(trace.weights_BTMS)[:, :, m, visible_MS[m]] == 1)
 
 
 @every_case

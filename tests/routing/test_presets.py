@@ -22,6 +22,7 @@ def test_a_preset_sets_every_axis():
         "router.read": "none",
         "router.carry": "none",
         "router.write": "none",
+        "router.carry_form": "free",
     }
 
 
