@@ -107,7 +107,7 @@ def query(config, p, row, x0, written):
 
 
 def key(config, p, row, i, v_i, pair):
-    """k_i as a consumer sees it; `row` numbers the consumers that have a choice, `pair` numbers all pairs of a consumer and a source, row by row."""
+    """k_i as a consumer sees it; `row` numbers the consumers that have a choice, `pair` their sources, row by row."""
     router = config.router
     if router.key == "static":
         return p["key"]["SR"][i]
