@@ -32,7 +32,7 @@ bench: $(STAMP)  ## every router against plain residual: step time, memory, comp
 bench-loop: $(STAMP)  ## the training loop against the bare compiled step
 	$(BIN)/python benchmarks/loop_overhead.py
 
-bench-peers: $(PEERS)/installed  ## against PyTorch, hyper-connections, x-transformers, attn-res; half an hour, a C++ compiler, a quiet machine
+bench-peers: $(PEERS)/installed  ## against PyTorch, hyper-connections, x-transformers, attn-res; long, and needs a C++ compiler
 	$(KEEP) $(PEERS)/bin/python -m benchmarks.peers.run --out runs/bench_peers
 
 $(STAMP): pyproject.toml constraints.txt

@@ -5,7 +5,7 @@
 #   OUT=runs/gpu benchmarks/gpu.sh                         also writes bench.json, table.md, bench.png ... into $OUT
 #   benchmarks/gpu.sh --config.data.batch=16               other arguments go to `depthroute bench`; later ones win
 #
-# Takes under six minutes and prints the table last.
+# Prints the table last. Meant to take under six minutes; not yet timed on a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -7,6 +7,9 @@ that read it have been, so its column gives the gradients of its value, of its k
 
     row m:     ds_{m,i} = pull(a_{m,i}, <dx_m, v_i>),   dq_m = sum_i ds_{m,i} k_i
     column i:  dv_i = sum_m a_{m,i} dx_m,               dk_i = sum_m ds_{m,i} q_m
+
+Neither needs a mask: where a consumer does not see a slot, its weight and the gradient of that are zero, and so is the score's;
+and a consumer that sees one slot only has a query of zero.
 """
 
 from dataclasses import dataclass
@@ -267,8 +270,7 @@ class Scorer:
         row, _ = self._row(self._scores(params, memory, values_SBTD, m, query_BTR), m)
         dweights_SBT = dots(values_SBTD, dx_BTD, *self.plan.reads.of(m))
         mean_1BT = jnp.sum(row.weights * dweights_SBT, axis=0, keepdims=True)
-        chooses_S11 = (take(jnp.asarray(self.plan.visible_MS), m) & ~take(jnp.asarray(self.plan.alone_M), m))[:, None, None]
-        dscores_SBT = jnp.where(chooses_S11, self._mixing.pull(row.weights, dweights_SBT, mean_1BT), 0)
+        dscores_SBT = self._mixing.pull(row.weights, dweights_SBT, mean_1BT)
         if memory.keys is None:
             dquery_BTR = table_mix(self._static_keys(params, m), dscores_SBT)
             dkey_SR = jnp.einsum("SBT,BTR->SR", dscores_SBT, query_BTR)
@@ -314,7 +316,6 @@ class Scorer:
             return mix(dx_MBTD, weights_MBT, *readers), grads
         dvalue_BTD, dweights_MBT = mix_and_dots(dx_MBTD, weights_MBT, value_BTD, *readers)
         dscores_MBT = self._mixing.pull(weights_MBT, dweights_MBT, mean_MBT)
-        dscores_MBT = jnp.where(visible_M11 & ~alone_M11, dscores_MBT, 0)
         if memory.query_MBTR is not None:
             dkey_BTR = mix(memory.query_MBTR, dscores_MBT, *readers)
         else:

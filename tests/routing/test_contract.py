@@ -109,12 +109,19 @@ def test_eight_devices_compute_what_one_computes(built, case):
 
 @every_preset
 def test_bfloat16_stays_near_float32(built, case):
-    """A few per cent apart: each rounding is 2^-9 of its value, and there are ten or more to a sublayer."""
+    """A few per cent apart: each rounding is 2^-9 of its value, and there are about ten to a sublayer.
+
+    A free dynamic carry at random mixes the streams over and over, and with them their roundings.
+    """
     it = built(case)
     logits_BTV, trace = depthroute.build(with_model(it.config, dtype="bfloat16")).apply(it.randomised, it.tokens_BT, trace=True)
     exact_BTV, _ = it.traced
     assert logits_BTV.dtype == jnp.float32
-    assert 0 < jnp.sqrt(jnp.mean(jnp.square(logits_BTV - exact_BTV)) / jnp.mean(jnp.square(exact_BTV))) < 0.06
+    assert (
+        0
+        < jnp.sqrt(jnp.mean(jnp.square(logits_BTV - exact_BTV)) / jnp.mean(jnp.square(exact_BTV)))
+        < (0.06 if case == "hyper_dynamic" else 0.05)
+    )
     if trace is not None:
         assert trace.scores_BTMS.dtype == trace.weights_BTMS.dtype == jnp.float32
 
@@ -301,9 +308,8 @@ def counted_flops(config, params, T):
     for eqn in distinct_equations(jax.make_jaxpr(model.apply)(params, jnp.zeros((1, T), jnp.int32))):
         shapes = [var.aval.shape for var in eqn.invars]
         out = eqn.outvars[0].aval.shape
-        if eqn.primitive.name == "dot_general" and any(
-            size % T == 0 for size in out
-        ):  # a score of two static vectors is not per token
+        per_token = any(size % T == 0 for size in out)  # a score of two static vectors is not
+        if eqn.primitive.name == "dot_general" and per_token:
             (contracted, _), _ = eqn.params["dimension_numbers"]
             total += 2 * np.prod(out) * np.prod([shapes[0][axis] for axis in contracted])
         mixes = eqn.primitive.name == "mul" and out == (1, T, D)
