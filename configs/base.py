@@ -34,27 +34,43 @@ def get_config(arg: str = "") -> ConfigDict:
                 "remat": True,  # recompute sublayers in the backward pass; a buffered history always does
             },
             "router": {
-                "preset": "residual",  # a name of `depthroute.presets()`; setting it sets the axes below
-                "query": "none",  # none | static | dynamic
-                "key": "none",  # none | static | static_per_consumer | dynamic_full | dynamic_projected | hybrid
-                "bias": "none",  # none | learned: one scalar per (consumer, source)
-                "mixing": "free",  # softmax | sigmoid | free
+                "preset": "residual",  # a name of `depthroute routers`; setting it sets the axes that define it
+                "query": "none",  # none | static | dynamic | input: what it reads itself | mlp: a hidden layer of it
+                "key": "none",  # none | static | static_per_consumer | sinusoidal | recurrent | hybrid | dynamic_full |
+                # dynamic_raw | dynamic_projected | dynamic_sliced | emitted | centred | stop_gradient (routing/keys.py)
+                "bias": "none",  # none | learned: one scalar per (consumer, source) | per_channel: one vector
+                "bias_start": "zero",  # zero | one | newest: one for the newest source | mean: one over the number of sources
+                "mixing": "free",  # softmax | sigmoid | relu | free
                 "sources": "outputs",  # outputs | states
-                "memory": "full",  # full | blocks | dilated: which earlier sources a consumer sees
+                "source_norm": False,  # sources are normalised when they are written
+                "memory": "full",  # full | blocks | window | dilated | ends: which earlier sources a consumer sees
                 "blocks": 8,  # number of blocks when memory is blocks
+                "window": 8,  # newest sources seen beside the first when memory is window or ends; inputs seen by laurel_pa
                 "dilation": 1,  # when memory is dilated: a consumer sees every so many sources, counted back from the newest
                 "period": 1,  # when memory is dilated: every so many consumers mix, the others see the newest source alone
+                "ways": "one",  # one | kv | qkv | qkvr: separate mixes for attention's key, value, query and for the residual
+                "heads": 1,  # groups of channels with weights of their own
+                "placement": "replace",  # replace: a site sees the mix | add: the residual stream plus the mix
                 "sites": "sublayer",  # sublayer | layer: where the stream is read
-                "rank": 32,  # width of queries and keys (dynamic_full keys have width dim)
+                "rank": 32,  # width of queries and keys (full-width keys have width dim); of the low-rank map of laurel_lr
                 "query_input": "newest",  # newest | mean | embedding: what a dynamic query is computed from
                 "key_gain": False,  # a learned gain per consumer on dynamic_full keys, as AttnRes has
-                "key_eps": 1e-6,  # of the norms inside queries and keys
+                "key_eps": 1e-6,  # of the norms inside queries and keys, and inside maps of streams
+                "key_mean_rate": 0.01,  # share of the newest step in the running mean of centred keys
+                "skip_scale": 0.1,  # of the branch, in scaled
+                "skip_fraction": 0.5,  # of the channels that take the skip (partial_residual) or pass a stage (stage_bypass)
+                "stages": 2,  # of stage_bypass; a divisor of layers
+                "value_share": 0.0,  # of the first layer's values in the values of every other one
                 "read": "none",  # none | static | dynamic: what a site sees of n streams (hyper-connections)
                 "carry": "none",  # none | static | dynamic: how the streams mix from site to site
                 "write": "none",  # none | static | dynamic: what each stream takes of a site's output
-                "carry_form": "free",  # free | identity | sinkhorn: the set the carry matrix lies in
+                "carry_form": "free",  # free | identity | sinkhorn | permutations | kronecker | orthogonal
+                "split_width": False,  # streams are fractions of the width, not copies of it (frac-connections)
                 "squash": True,  # tanh on the dynamic parts of a free read, carry and write
                 "streams": 4,  # number of streams
+                "stream_index": "sublayer",  # sublayer | layer: what is counted to find the stream that a site reads at first
+                "stream_start": "one_hot",  # one_hot: logits that tell streams apart | random_maps: zero logits, random maps
+                "stream_readout": "sum",  # sum | learned: sigmoid weights from all streams
                 "sinkhorn_iterations": 20,  # of a sinkhorn carry
                 "lr_multiplier": 1.0,  # router learning rate over train.lr
                 "lr_trials": 0,  # how many multipliers were tried to find this one

@@ -151,6 +151,29 @@ def data_info(arguments: Arguments) -> int:
     return 0
 
 
+def routers(arguments: Arguments) -> int:
+    """Every preset: its equation, axes, start, source and published numbers."""
+    from depthroute.routing import catalogue
+
+    if arguments.json:
+        print(json.dumps(catalogue.records(), indent=2))
+    elif arguments.markdown:
+        print(catalogue.markdown(), end="")
+    else:
+        from rich.console import Console
+
+        Console(width=None if sys.stdout.isatty() else 160).print(catalogue.table())
+    return 0
+
+
+def residual(arguments: Arguments) -> int:
+    """Prints what a residual connection does, in numbers to check by hand."""
+    from depthroute.residual import report
+
+    print(report())
+    return 0
+
+
 def doctor(arguments: Arguments) -> int:
     """Prints what this machine has and what is missing for what."""
     from depthroute.doctor import report
@@ -230,6 +253,10 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--name", required=True, help="first part of the shards' names")
     takes_config(command(data_commands, "info", data_info, "depthroute data info --config configs/tiny.py"))
 
+    added = command(commands, "routers", routers, "depthroute routers --json")
+    added.add_argument("--json", action="store_true", help="one JSON list, a record per preset")
+    added.add_argument("--markdown", action="store_true", help="the text of docs/routers.md")
+    command(commands, "residual", residual, "depthroute residual")
     command(commands, "doctor", doctor, "depthroute doctor")
     return parser
 

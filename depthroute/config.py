@@ -61,26 +61,55 @@ class RouterConfig:
     """A point in the space of depth routers; `preset` names it, the axes spell it out (see routing/presets.py)."""
 
     preset: str
-    query: Literal["none", "static", "dynamic"]
-    key: Literal["none", "static", "static_per_consumer", "dynamic_full", "dynamic_projected", "hybrid"]
-    bias: Literal["none", "learned"]
-    mixing: Literal["softmax", "sigmoid", "free"]
+    query: Literal["none", "static", "dynamic", "input", "mlp"]
+    key: Literal[
+        "none",
+        "static",
+        "static_per_consumer",
+        "dynamic_full",
+        "dynamic_raw",
+        "dynamic_projected",
+        "dynamic_sliced",
+        "emitted",
+        "hybrid",
+        "centred",
+        "stop_gradient",
+        "sinusoidal",
+        "recurrent",
+    ]
+    bias: Literal["none", "learned", "per_channel"]
+    bias_start: Literal["zero", "one", "newest", "mean"]
+    mixing: Literal["softmax", "sigmoid", "relu", "free"]
     sources: Literal["outputs", "states"]
-    memory: Literal["full", "blocks", "dilated"]
+    source_norm: bool
+    memory: Literal["full", "blocks", "window", "dilated", "ends"]
     blocks: Count
+    window: Count
     dilation: Count
     period: Count
+    ways: Literal["one", "kv", "qkv", "qkvr"]
+    heads: Count
+    placement: Literal["replace", "add"]
     sites: Literal["sublayer", "layer"]
     rank: Count
     query_input: Literal["newest", "mean", "embedding"]
     key_gain: bool
     key_eps: Size
+    key_mean_rate: Fraction
+    skip_scale: Size
+    skip_fraction: Fraction
+    stages: Count
+    value_share: Fraction
     read: Literal["none", "static", "dynamic"]
     carry: Literal["none", "static", "dynamic"]
     write: Literal["none", "static", "dynamic"]
-    carry_form: Literal["free", "identity", "sinkhorn"]
+    carry_form: Literal["free", "identity", "sinkhorn", "permutations", "kronecker", "orthogonal"]
+    split_width: bool
     squash: bool
     streams: Count
+    stream_index: Literal["sublayer", "layer"]
+    stream_start: Literal["one_hot", "random_maps"]
+    stream_readout: Literal["sum", "learned"]
     sinkhorn_iterations: Count
     lr_multiplier: Size
     lr_trials: CountOrZero

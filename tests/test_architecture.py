@@ -11,8 +11,23 @@ import pytest
 import depthroute
 
 PACKAGE = Path(depthroute.__file__).parent
-ROOMS = ("errors", "dims", "config", "nn", "routing", "model", "data", "training", "runs", "bench", "launch", "doctor", "cli")
-SIBLINGS = {"data": {"nn", "routing", "model"}}  # rooms above that a room has no business with
+ROOMS = (
+    "errors",
+    "dims",
+    "config",
+    "nn",
+    "routing",
+    "model",
+    "residual",
+    "data",
+    "training",
+    "runs",
+    "bench",
+    "launch",
+    "doctor",
+    "cli",
+)
+SIBLINGS = {"data": {"nn", "routing", "model", "residual"}}  # rooms above that a room has no business with
 
 
 def room_of(module):

@@ -6,7 +6,7 @@ Everything is of one device, which holds an equal share of the batch.
 from depthroute.config import Config
 from depthroute.model.counts import forward_flops, num_params
 from depthroute.routing.counts import router_flops
-from depthroute.routing.presets import SINGLE_STREAM, find
+from depthroute.routing.presets import SINGLE_STREAM, family_of
 from depthroute.routing.topology import choosers, num_pairs, num_sites
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -60,7 +60,7 @@ def routing_accesses(config: Config) -> int:
     network makes: two per layer inside a layer site, one per site where sources are states, one where a block grows.
     """
     router, layers, M = config.router, config.model.layers, num_sites(config)
-    if find(router.preset).family == SINGLE_STREAM:
+    if family_of(config) == SINGLE_STREAM:
         return 0
     additions = 2 * layers if router.sites == "layer" else 0
     if router.read != "none":

@@ -3,21 +3,21 @@
 from depthroute.config import Config
 from depthroute.errors import UserError
 from depthroute.routing.counts import router_flops, router_params
-from depthroute.routing.presets import start
+from depthroute.routing.presets import prenorm
 
 
 def _matrices_per_layer(config: Config) -> int:
     m = config.model
     head_dim = m.dim // m.heads
     attention = 2 * m.dim * m.dim + 2 * m.dim * m.kv_heads * head_dim
-    return attention + (3 if m.mlp == "swiglu" else 2) * m.dim * m.mlp_dim
+    emitted = (m.dim + m.mlp_dim) * config.router.rank if config.router.key == "emitted" else 0
+    return attention + (3 if m.mlp == "swiglu" else 2) * m.dim * m.mlp_dim + emitted
 
 
 def num_params(config: Config) -> int:
     """Number of parameters, router included."""
     m = config.model
-    prenorm = start(config) != "postnorm"
-    gains = (2 * m.layers + 1) * m.dim if prenorm else 0
+    gains = (2 * m.layers + 1) * m.dim if prenorm(config) else 0
     embeddings = m.vocab * m.dim * (1 if m.tied_head else 2)
     return embeddings + m.layers * _matrices_per_layer(config) + gains + router_params(config)
 

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from depthroute.config import Config
 from depthroute.routing.contract import Params, ReadTrace, Router, State
-from depthroute.routing.topology import num_sites, visible_sources
+from depthroute.routing.topology import groups, num_sites, num_sources, source_in, visible_sources
 
 Tree = Any
-Site = Callable[[jax.Array], jax.Array]
+Site = Callable[[Any], jax.Array]
 
 
 class Trace(NamedTuple):
@@ -37,7 +38,7 @@ def run_depth(router: Router, params: Params, sites: Sequence[Site], x_BTD: jax.
         state = router.write(consumers[m], state, m, site(read.x_BTD))
     read = router.readout(consumers[-1], state)
     traces.append(read.trace)
-    return read.x_BTD, _stack([trace for trace in traces if trace is not None], visible_sources(router.config))
+    return read.x_BTD, _stack(router.config, traces)
 
 
 def scan_depth(
@@ -64,16 +65,26 @@ def scan_depth(
     return router.readout(stacked.readout, state).x_BTD
 
 
-def _stack(traces: Sequence[ReadTrace], visible: Sequence[Sequence[int]]) -> Trace | None:
-    if not traces:
+def _stack(config: Config, traces: Sequence[ReadTrace | None]) -> Trace | None:
+    if not any(traces):
         return None
-    visible_MS = np.zeros((len(visible), max(map(max, visible)) + 1), bool)
-    for m, sources in enumerate(visible):
-        visible_MS[m, sources] = True
+    visible_MS = visible(config)
 
-    def place(x_BTS: jax.Array, sources: Sequence[int]) -> jax.Array:
-        return jnp.zeros((*x_BTS.shape[:2], visible_MS.shape[1]), x_BTS.dtype).at[..., np.array(sources)].set(x_BTS)
+    def place(x_BTCS: jax.Array, seen: Sequence[Sequence[int]]) -> jax.Array:
+        sources = np.array([source_in(config, slot) for group in seen for slot in group])
+        own = np.array([index for index, group in enumerate(seen) for _ in group])
+        return jnp.zeros((*x_BTCS.shape[:3], visible_MS.shape[1]), x_BTCS.dtype).at[..., sources].set(x_BTCS[..., own])
 
-    scores_BTMS = jnp.stack([place(t.scores_BTS, s) for t, s in zip(traces, visible, strict=True)], axis=2)
-    weights_BTMS = jnp.stack([place(t.weights_BTS, s) for t, s in zip(traces, visible, strict=True)], axis=2)
+    pairs = [(trace, seen) for trace, seen in zip(traces, groups(config), strict=True) if trace is not None]
+    scores_BTMS = jnp.concatenate([place(trace.scores_BTCS, seen) for trace, seen in pairs], axis=2)
+    weights_BTMS = jnp.concatenate([place(trace.weights_BTCS, seen) for trace, seen in pairs], axis=2)
     return Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible_MS))
+
+
+def visible(config: Config) -> np.ndarray:
+    """Which sources each row of a trace is over: [M, S]."""
+    rows = visible_sources(config)
+    visible_MS = np.zeros((len(rows), num_sources(config)), bool)
+    for row, sources in zip(visible_MS, rows, strict=True):
+        row[list(sources)] = True
+    return visible_MS

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from depthroute.model.depth import Site, Trace
+from depthroute.model.depth import Site, Trace, visible
 from depthroute.nn.norm import wide
 from depthroute.routing.buffer import mix, put, take, take_now
 from depthroute.routing.contract import Params, residual_add
@@ -90,11 +90,8 @@ def trace_history(
         part_BTMS = jnp.where(where_MS[None, None], jnp.concatenate([first_BTMS, part_BTMS], axis=2), 0)
         return jnp.zeros((*part_BTMS.shape[:3], 1 + max(plan.source_S)), part_BTMS.dtype).at[..., plan.source_S].add(part_BTMS)
 
-    visible_MS = np.zeros((len(plan.alone_M), 1 + max(plan.source_S)), bool)
-    for slot, source in enumerate(plan.source_S):
-        visible_MS[:, source] |= plan.visible_MS[:, slot]
     scores_BTMS, weights_BTMS = by_source(table.scores, 0, readers_MS), by_source(table.weights, 1, plan.visible_MS)
-    return end.x_BTD, Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible_MS))
+    return end.x_BTD, Trace(scores_BTMS, weights_BTMS, jnp.asarray(visible(router.config)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

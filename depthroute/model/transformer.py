@@ -3,6 +3,7 @@
 Layer parameters are stored stacked, one leading axis over layers, so that every engine form shares one parameter tree.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from depthroute.config import Config
+from depthroute.model.append_scan import scan_append
 from depthroute.model.depth import Site, Trace, run_depth, scan_depth
 from depthroute.model.history_scan import scan_history, trace_history
 from depthroute.model.stream_scan import scan_streams
@@ -19,8 +21,9 @@ from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, key_for, normal
 from depthroute.routing.build import build_router
-from depthroute.routing.contract import Router
+from depthroute.routing.contract import Router, Ways
 from depthroute.routing.depth_attention import DepthAttention
+from depthroute.routing.depth_weights import has_kernels
 from depthroute.routing.streams import Streams
 
 Tree = Any
@@ -80,6 +83,8 @@ class Model:
             return scan_streams(self.router, routing, self.sites, layers, x_BTD, self.config.model.remat), None
         if not isinstance(self.router, DepthAttention):
             return scan_depth(self.router, routing, self._remat, layers, x_BTD), None
+        if not has_kernels(self.config):
+            return scan_append(self.router, routing, self.sites, layers, x_BTD, trace)
         if trace:
             return trace_history(self.router, routing, self.sites, layers, x_BTD)
         return scan_history(self.router, routing, self.sites, layers, x_BTD), None
@@ -92,6 +97,7 @@ class Model:
         shared = {
             "norm_eps": m.stream_eps,
             "prenorm": self.router.prenorm,
+            "emit": self.config.router.rank if self.config.router.key == "emitted" else 0,
             "out_shrink": (2 * m.layers) ** 0.5,
             "dtype": jnp.dtype(m.dtype),
         }
@@ -118,12 +124,16 @@ def build(config: Config) -> Model:
     return Model(config, build_router(config))
 
 
-def _call(module: Attention | MLP, params: Tree, x_BTD: jax.Array) -> Any:
-    return module.apply({"params": params}, x_BTD)
+def _call(module: Attention | MLP, params: Tree, *inputs: jax.Array) -> Any:
+    return module.apply({"params": params}, *inputs)
 
 
-def _layer(attend: Site, think: Site, x_BTD: jax.Array) -> jax.Array:
-    attended_BTD = attend(x_BTD)
+def _layer(attend: Callable[..., jax.Array], think: Site, x: jax.Array | Ways) -> jax.Array:
+    """Attention and MLP with the residual between them, without the one around them."""
+    if isinstance(x, Ways):
+        attended_BTD, x_BTD = attend(x.query, x.key, x.value), x.residual
+    else:
+        attended_BTD, x_BTD = attend(x), x
     return attended_BTD + think(x_BTD + attended_BTD)
 
 

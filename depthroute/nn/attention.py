@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from depthroute.nn.linear import linear
+from depthroute.nn.linear import linear, with_emitted
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, fan_in
 
@@ -93,6 +93,9 @@ def _wide(equation: str, *operands: jax.Array) -> jax.Array:
 class Attention(nn.Module):
     """Sublayer: norm (if `prenorm`), projections, `attend`, output projection. Adds nothing to its input.
 
+    Keys and values may be made from other inputs than queries: [B, T, D], or [B, T, G, D] with one for each of their heads. All
+    inputs go through the one norm. With `emit` the output projection is that much wider.
+
     Initial values: projections N(0, 1/fan_in); the output projection is divided by `out_shrink` as well.
     """
 
@@ -101,23 +104,27 @@ class Attention(nn.Module):
     rope_base: float
     norm_eps: float
     prenorm: bool
+    emit: int
     out_shrink: float
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, key_input: jax.Array | None = None, value_input: jax.Array | None = None) -> jax.Array:
         D = x_BTD.shape[-1]
         K = D // self.heads
-        if self.prenorm:
-            x_BTD = RMSNorm(self.norm_eps, name="norm")(x_BTD)
+        norm = RMSNorm(self.norm_eps, name="norm") if self.prenorm else lambda x: x
+        x_BTD = norm(x_BTD)
 
-        def project(name: str, axes: str, heads: int) -> jax.Array:
-            kernel = Parameter(axes, (D, heads, K), fan_in(D), name=name)()
-            return linear(x_BTD, kernel.astype(self.dtype))
+        def project(name: str, axes: str, heads: int, own: jax.Array | None = None) -> jax.Array:
+            kernel = Parameter(axes, (D, heads, K), fan_in(D), name=name)().astype(self.dtype)
+            if own is not None and own.ndim == 4:
+                return jnp.einsum("BTGD,DGK->BTGK", norm(own), kernel)
+            return linear(x_BTD if own is None else norm(own), kernel)
 
         query_BTHK = rotate(project("query", "DHK", self.heads), self.rope_base)
-        key_BTGK = rotate(project("key", "DGK", self.kv_heads), self.rope_base)
-        value_BTGK = project("value", "DGK", self.kv_heads)
+        key_BTGK = rotate(project("key", "DGK", self.kv_heads, key_input), self.rope_base)
+        value_BTGK = project("value", "DGK", self.kv_heads, value_input)
         mixed_BTHK = attend(query_BTHK, key_BTGK, value_BTGK)
         out_HKD = Parameter("HKD", (self.heads, K, D), fan_in(D, self.out_shrink), name="out")()
-        return linear(mixed_BTHK.reshape(x_BTD.shape), out_HKD.reshape(D, D).astype(self.dtype))
+        out_DE = with_emitted(out_HKD.reshape(D, D), self.emit, self.out_shrink)
+        return linear(mixed_BTHK.reshape(x_BTD.shape), out_DE.astype(self.dtype))

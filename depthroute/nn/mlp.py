@@ -4,13 +4,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from depthroute.nn.linear import linear
+from depthroute.nn.linear import linear, with_emitted
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, fan_in
 
 
 class MLP(nn.Module):
     """Sublayer: norm (if `prenorm`), up projection(s), nonlinearity, down projection. Adds nothing to its input.
+    With `emit` the down projection is that much wider.
 
     Initial values: N(0, 1/fan_in); the down projection is divided by `out_shrink` as well.
     """
@@ -19,6 +20,7 @@ class MLP(nn.Module):
     hidden: int
     norm_eps: float
     prenorm: bool
+    emit: int
     out_shrink: float
     dtype: jnp.dtype
 
@@ -36,4 +38,4 @@ class MLP(nn.Module):
         else:
             hidden_BTF = jax.nn.gelu(up("up"))
         down_FD = Parameter("FD", (F, D), fan_in(F, self.out_shrink), name="down")()
-        return linear(hidden_BTF, down_FD.astype(self.dtype))
+        return linear(hidden_BTF, with_emitted(down_FD, self.emit, self.out_shrink).astype(self.dtype))

@@ -27,16 +27,28 @@ State = Any
 
 
 class ReadTrace(NamedTuple):
-    """Routing of one consumer: float32 scores before mixing and the weights after it, over the sources it sees."""
+    """Routing of one consumer: float32 scores before mixing and the weights after it, of each mix over what it sees."""
 
-    scores_BTS: jax.Array
-    weights_BTS: jax.Array
+    scores_BTCS: jax.Array
+    weights_BTCS: jax.Array
+
+
+class Ways(NamedTuple):
+    """What a layer sees where its parts see different mixes.
+
+    Attention takes its keys and values from `key` and `value`: as its query [B, T, D], or one mix for each head [B, T, G, D].
+    """
+
+    residual: jax.Array
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
 
 
 class Read(NamedTuple):
     """What a consumer sees, and how it was routed."""
 
-    x_BTD: jax.Array
+    x_BTD: Any  # an array, or `Ways`
     trace: ReadTrace | None
 
 

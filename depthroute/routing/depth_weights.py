@@ -20,14 +20,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from depthroute.config import Config
 from depthroute.nn.norm import inverse_rms, wide
 from depthroute.routing.buffer import all_dots, dots, mix, mix_and_dots, put, table_dots, table_mix, take
 from depthroute.routing.contract import Params
-from depthroute.routing.depth_attention import PER_CONSUMER, DepthAttention
+from depthroute.routing.counts_history import FULL_WIDTH, key_width
+from depthroute.routing.depth_attention import DepthAttention
+from depthroute.routing.depth_parameters import is_shared
 from depthroute.routing.mixing import MIXINGS, Mixing, Normaliser
 from depthroute.routing.plan import Plan, make_plan
 
-STORED = ("dynamic_projected", "hybrid")  # keys that have a buffer; a full-width key is its value times the inverse RMS
+# Keys that have a buffer; a full-width key is its value times a number.
+STORED = ("dynamic_projected", "dynamic_sliced", "hybrid", "centred", "stop_gradient")
+WITHOUT_KERNELS = {
+    "query": ("input", "mlp"),
+    "key": ("emitted", "recurrent"),
+    "bias": ("per_channel",),
+    "mixing": ("relu",),
+    "source_norm": (True,),
+    "memory": ("ends",),
+    "ways": ("kv", "qkv", "qkvr"),
+    "placement": ("add",),
+}
+
+
+def has_kernels(config: Config) -> bool:
+    """Whether the scan with a backward pass by hand covers the axes of `config`; `append_scan` covers all."""
+    router = config.router
+    return router.heads == 1 and not any(getattr(router, axis) in values for axis, values in WITHOUT_KERNELS.items())
 
 
 class ScoreParams(NamedTuple):
@@ -58,9 +78,9 @@ def prepare(router: DepthAttention, params: Params) -> ScoreParams:
     rows: Any = {own: spread(name, choosers, (M,)) for name, own in names.items() if name in params}
     if router.config.router.query == "static":
         rows = jax.vmap(lambda row: router.query(row, jnp.zeros((1, 1, 1))))(rows)
-    shared = {name: value for name, value in params.items() if not name.endswith(PER_CONSUMER)}
-    if "key_SR" in shared:
-        shared["key_SR"] = shared["key_SR"][plan.source_S]
+    shared = {name: value for name, value in params.items() if is_shared(name)}
+    for name in shared.keys() & {"key_SR", "key_mean_SD"}:
+        shared[name] = shared[name][plan.source_S]
     return ScoreParams(rows, spread("key_PR", pairs, (M, M)), spread("bias_P", pairs, (M, M)), shared)
 
 
@@ -77,7 +97,7 @@ def fixed_row(router: DepthAttention, params: ScoreParams) -> Row:
     scores_MS = jnp.zeros(plan.visible_MS.shape)
     if params.key_MSR is not None:
         scores_MS = jnp.einsum("MR,MSR->MS", params.query, params.key_MSR)
-    elif router.config.router.key == "static":
+    elif "key_SR" in params.shared:
         scores_MS = jnp.einsum("MR,SR->MS", params.query, params.shared["key_SR"])
     if params.bias_MS is not None:
         scores_MS += params.bias_MS
@@ -163,7 +183,7 @@ class Scorer:
     @property
     def dynamic_key(self) -> bool:
         """Whether slots make their key from the token."""
-        return self._stored or self.router.config.router.key == "dynamic_full"
+        return self._stored or self.router.config.router.key in FULL_WIDTH
 
     @property
     def _stored(self) -> bool:
@@ -181,8 +201,8 @@ class Scorer:
 
     def start(self, params: ScoreParams, values_SBTD: jax.Array) -> Memory:
         """The memory when slot 0 has been written."""
-        S, B, T, D = values_SBTD.shape
-        R = D if self.router.config.router.key == "dynamic_full" else self.router.config.router.rank
+        S, B, T, _ = values_SBTD.shape
+        R = key_width(self.router.config)
 
         def zeros(*shape: int) -> jax.Array:
             return jnp.zeros(shape, wide(values_SBTD[0]).dtype)
@@ -203,8 +223,10 @@ class Scorer:
             return memory
         if self._stored:
             key = self.router.key(params.shared, slot, value_BTD)
-        else:
+        elif self.router.config.router.key == "dynamic_full":
             key = inverse_rms(value_BTD, self.router.config.router.key_eps)[..., 0]
+        else:
+            key = jnp.ones_like(memory.keys[0])
         keys = put(memory.keys, slot, key)
         if memory.window_SGBT is None:
             return memory._replace(keys=keys)
@@ -358,5 +380,5 @@ class Scorer:
 def weigher(router: DepthAttention) -> Table | Scorer:
     """The one that the axes of `router` need."""
     axes = router.config.router
-    scored = axes.query == "dynamic" or (axes.query == "static" and axes.key in (*STORED, "dynamic_full"))
+    scored = axes.query == "dynamic" or (axes.query == "static" and axes.key in (*STORED, *FULL_WIDTH))
     return Scorer(router) if scored else Table(router)

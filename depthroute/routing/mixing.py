@@ -22,7 +22,8 @@ class Normaliser(NamedTuple):
 class Mixing(NamedTuple):
     """`normalise(scores, axis)`; `weigh(scores, normaliser)`; `pull(weights, dweights, mean)`, the gradient of the scores.
 
-    `mean` is the sum of weights times dweights over the sources of a consumer.
+    `mean` is the sum of weights times dweights over the sources of a consumer. `relu` keeps too little to be pulled
+    back: at a weight of zero its slope depends on the score.
     """
 
     normalise: Callable[[jax.Array, int], Normaliser]
@@ -44,6 +45,10 @@ def _none(scores: jax.Array, axis: int) -> Normaliser:
     return Normaliser(zeros, zeros)
 
 
+def _not_pulled(weights: jax.Array, dweights: jax.Array, mean: jax.Array) -> jax.Array:
+    raise NotImplementedError("relu mixing has no gradient by hand")
+
+
 SOFTMAX = Mixing(
     _softmax_normaliser,
     lambda scores, normaliser: jnp.exp(scores - normaliser.largest) / normaliser.total,
@@ -55,5 +60,7 @@ SIGMOID = Mixing(
     lambda weights, dweights, mean: weights * (1 - weights) * dweights,
 )
 FREE = Mixing(_none, lambda scores, normaliser: scores, lambda weights, dweights, mean: dweights)
+# Half the slope at zero, where a zero query puts all scores: with the zero of jax.nn.relu the query could never move.
+RELU = Mixing(_none, lambda scores, normaliser: jnp.maximum(scores, 0), _not_pulled)
 
-MIXINGS = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "free": FREE}
+MIXINGS = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "relu": RELU, "free": FREE}

@@ -24,4 +24,18 @@ def dynamic(params_m: Params, z_BTD: jax.Array, eps: float) -> jax.Array:
     return params_m["query_R"][None, None] + moved_BTR
 
 
-QUERIES = {"static": static, "dynamic": dynamic}
+def own_input(params_m: Params, z_BTD: jax.Array, eps: float) -> jax.Array:
+    """norm(z) itself; what is learned are the keys (LIMe, arXiv 2502.09245): [B, T, D]."""
+    return rms_norm(wide(z_BTD), eps)
+
+
+QUERIES = {"static": static, "dynamic": dynamic, "input": own_input}
+
+
+def mlp_scores(params_m: Params, z_BTD: jax.Array, eps: float) -> jax.Array:
+    """gelu(norm(z) W1) W2: scores of all mixes of a consumer, [B, T, C, S] (MUDDFormer, arXiv 2502.12170).
+
+    Read as attention, a hidden layer of the newest state is the query, and a column of W2 the static key of a source.
+    """
+    hidden_BTCS = jax.nn.gelu(jnp.einsum("BTD,CSD->BTCS", rms_norm(wide(z_BTD), eps), params_m["mlp_in_CSD"]))
+    return jnp.einsum("BTCS,CSEU->BTEU", hidden_BTCS, params_m["mlp_out_CSEU"])

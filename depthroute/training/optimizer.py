@@ -32,10 +32,10 @@ def learning_rate(train: TrainConfig, multiplier: float = 1.0) -> optax.Schedule
 
 
 def group_of(path: tuple[Any, ...]) -> str:
-    """The group of the parameter at `path`: ``router``, ``gain``, ``matrix`` (inside the layers) or ``embedding``."""
+    """The group of the parameter at `path`; see `make_optimizer`. A ``matrix`` is inside the layers."""
     names = [entry.key for entry in path]
-    if names[0] == "router":
-        return "router"
+    if names[0] == "router" or "emit" in names:
+        return "key_mean" if "key_mean" in names else "router"
     if "gain" in names:
         return "gain"
     return "matrix" if names[-1] in MATRIX_AXES else "embedding"
@@ -44,7 +44,8 @@ def group_of(path: tuple[Any, ...]) -> str:
 def make_optimizer(config: Config) -> optax.GradientTransformation:
     """Clipping, then AdamW per group; with ``train.optimizer = "muon"`` matrices inside the layers take Muon instead.
 
-    Gains are not decayed. Router parameters have their own rate (train.lr x router.lr_multiplier) and decay.
+    Gains are not decayed. Router parameters have their own rate (train.lr x router.lr_multiplier) and decay. Running means of
+    centred keys, whose "gradient" is their distance from the batch's, are averaged, not clipped (see `keys.subtract_mean`).
     """
     train, router = config.train, config.router
 
@@ -53,6 +54,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         return optax.adamw(rate, b1=train.beta1, b2=train.beta2, eps=train.adam_eps, weight_decay=decay)
 
     groups = {
+        "key_mean": optax.sgd(router.key_mean_rate),
         "router": adamw(router.lr_multiplier, router.weight_decay),
         "gain": adamw(1.0, 0.0),
         "embedding": adamw(1.0, train.weight_decay),
@@ -62,7 +64,13 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     def labels(params: Any) -> Any:
         return jax.tree.map_with_path(lambda path, _: group_of(path), params)
 
-    return optax.chain(optax.clip_by_global_norm(train.clip_norm), optax.partition(groups, labels))
+    def clipped(params: Any) -> Any:
+        return jax.tree.map(lambda label: label != "key_mean", labels(params))
+
+    clip = optax.clip_by_global_norm(train.clip_norm)
+    if router.key == "centred":
+        clip = optax.masked(clip, clipped)
+    return optax.chain(clip, optax.partition(groups, labels))
 
 
 def muon(train: TrainConfig) -> optax.GradientTransformation:

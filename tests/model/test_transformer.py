@@ -17,15 +17,26 @@ def by_path(params):
 
 
 def test_arms_share_the_initial_value_of_every_parameter_they_have_in_common(built):
-    """Bit for bit, whatever else an arm adds. Full-width keys give a query another shape, and so another parameter."""
+    """Bit for bit, whatever else an arm adds. Full-width keys give a query another shape, and so another parameter; biases are
+    told where to start, and keys of a query that does not start at zero do. DeepNorm shrinks some matrices by a constant.
+    """
     owners = defaultdict(dict)
     for preset in cases.PRESETS:
+        router = built(preset).config.router
+        own_start = {"router/bias": router.bias_start, "router/key": str(router.query == "input")}
         for path, value in by_path(built(preset).params).items():
-            owners[path, value.shape][preset] = value
-    for (path, _), values in owners.items():
-        first, *others = values.values()
+            owners[path, value.shape, own_start.get(path.rpartition("/")[0], "")][preset] = value
+    for (path, *_), values in owners.items():
+        shrunk = values.pop("deepnorm", None)
+        first, *others = values.values() or [shrunk]
         assert all(np.array_equal(first, other) for other in others), path
-    shared = {path: set(values) for (path, _), values in owners.items()}
+        if shrunk is not None:
+            factor = np.max(np.abs(shrunk)) / np.max(np.abs(first))
+            np.testing.assert_allclose(shrunk, factor * first, rtol=1e-6)
+            values["deepnorm"] = shrunk
+    shared = defaultdict(set)
+    for (path, *_), values in owners.items():
+        shared[path] |= set(values)
     assert {"qs_ks", "qd_ks", "qd_kh"} <= shared["router/key/SR"]
     assert {"qs_kd", "qd_kd", "qd_kh"} <= shared["router/key_map/DR"]
     outside_the_norms = {path for path in by_path(built("residual").params) if "norm" not in path}

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+import reference_blocks as reference
 
 from depthroute.nn.norm import RMSNorm, rms_norm
 

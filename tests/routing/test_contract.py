@@ -19,7 +19,7 @@ from depthroute.model.depth import run_depth
 from depthroute.routing import keys
 from depthroute.routing.counts import router_params
 from depthroute.routing.presets import start
-from depthroute.routing.topology import choosers, num_sites, num_sources, visible_sources
+from depthroute.routing.topology import choosers, num_pairs, num_sites, num_sources, row_consumers, visible_sources
 from depthroute.training.checkpoint import Checkpoints
 from depthroute.training.optimizer import make_optimizer
 from depthroute.training.state import TrainState
@@ -39,7 +39,7 @@ def fast_for(*fast):
 one_of_each_kind = fast_for("residual", "postnorm", "denseformer", "qd_kh")
 
 # Routers whose consumers do not see everything written before them, and what consumer m then sees (0 is the embedding).
-SEES_ONLY = {"plain": lambda m: {m}}
+SEES_ONLY = {"plain": lambda m: {m}, "attnres_window": lambda m: {0, *range(max(1, m - 1), m + 1)}}
 
 
 def with_model(config, **fields):
@@ -111,7 +111,8 @@ def test_eight_devices_compute_what_one_computes(built, case):
 def test_bfloat16_stays_near_float32(built, case):
     """A few per cent apart: each rounding is 2^-9 of its value, and there are about ten to a sublayer.
 
-    A free dynamic carry at random mixes the streams over and over, and with them their roundings.
+    A free dynamic carry at random mixes the streams over and over, and with them their roundings; random weights of both signs
+    cancel, four ways at once.
     """
     it = built(case)
     logits_BTV, trace = depthroute.build(with_model(it.config, dtype="bfloat16")).apply(it.randomised, it.tokens_BT, trace=True)
@@ -120,7 +121,7 @@ def test_bfloat16_stays_near_float32(built, case):
     assert (
         0
         < jnp.sqrt(jnp.mean(jnp.square(logits_BTV - exact_BTV)) / jnp.mean(jnp.square(exact_BTV)))
-        < (0.06 if case == "hyper_dynamic" else 0.05)
+        < {"hyper_dynamic": 0.06, "mudd": 0.08}.get(case, 0.05)
     )
     if trace is not None:
         assert trace.scores_BTMS.dtype == trace.weights_BTMS.dtype == jnp.float32
@@ -152,7 +153,9 @@ def router_influence(it):
     router, shape_BTD = it.model.router, (*it.tokens_BT.shape, it.config.model.dim)
     params = router.parameters().apply({"params": it.randomised["router"]})
     rng, M = np.random.default_rng(2), num_sites(it.config)
-    written = [jnp.asarray(rng.standard_normal(shape_BTD), jnp.float32) for _ in range(M + 1)]
+    emitted = it.config.router.rank if it.config.router.key == "emitted" else 0
+    shapes = [shape_BTD, *[(*shape_BTD[:2], shape_BTD[2] + emitted)] * M]
+    written = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
     direction_D = jnp.asarray(rng.standard_normal(shape_BTD[-1]), jnp.float32)
 
     def reads(written):
@@ -162,9 +165,9 @@ def router_influence(it):
             return lambda x_BTD: (seen.append(x_BTD), update_BTD)[1]
 
         readout_BTD, _ = run_depth(router, params, [site(update_BTD) for update_BTD in written[1:]], written[0])
-        return sum(x_BTD[m, 3] @ direction_D for m, x_BTD in enumerate((*seen, readout_BTD)))
+        return sum(jnp.sum(x[m, 3] @ direction_D) for m, read in enumerate((*seen, readout_BTD)) for x in jax.tree.leaves(read))
 
-    influence_MBT = np.abs(jax.grad(reads)(written)).max(axis=-1)
+    influence_MBT = np.stack([np.abs(gradient).max(axis=-1) for gradient in jax.grad(reads)(written)])
     return influence_MBT.swapaxes(0, 1)[: M + 1]
 
 
@@ -312,9 +315,9 @@ def counted_flops(config, params, T):
         if eqn.primitive.name == "dot_general" and per_token:
             (contracted, _), _ = eqn.params["dimension_numbers"]
             total += 2 * np.prod(out) * np.prod([shapes[0][axis] for axis in contracted])
-        mixes = eqn.primitive.name == "mul" and out == (1, T, D)
-        if mixes and Counter(shapes) == Counter([(1, T, 1), (1, T, D)]) and eqn.invars[0].aval.shape == (1, T, 1):
-            total += 2 * T * D  # multiplied, then added to the sum
+        mixes = eqn.primitive.name == "mul" and out in [(1, T, D), (1, T, D // config.router.heads)]
+        if mixes and Counter(shapes) == Counter([(1, T, 1), out]) and eqn.invars[0].aval.shape == (1, T, 1):
+            total += 2 * T * out[-1]  # multiplied, then added to the sum
         if eqn.primitive.name == "mul" and len(out) == 4 and [shape[2:] for shape in shapes] == [(out[2], 1), (1, D)]:
             total += 2 * np.prod(out)  # a write to each stream
     return total / T
@@ -327,7 +330,8 @@ def test_flop_counts_in_closed_form(built, case):
     it = built(case)
     config = dataclasses.replace(it.config, data=dataclasses.replace(it.config.data, seq_len=T))
     masked_away = config.model.layers * 2 * 2 * config.model.dim * (T - (T + 1) / 2)
-    assert counted_flops(config, it.params, T) == forward_flops(config) + masked_away
+    by_channel = 2 * num_pairs(config) * config.model.dim if config.router.bias == "per_channel" else 0  # look like gains
+    assert counted_flops(config, it.params, T) + by_channel == forward_flops(config) + masked_away
 
 
 @every_preset
@@ -358,16 +362,21 @@ def test_weights_are_normalised_as_their_mixing_declares(built, case):
     if trace is None:
         return
     visible_MS = np.asarray(trace.visible_MS)
-    for m in choosers(it.config):
+    consumers = row_consumers(it.config)
+    choosing = [row for row, m in enumerate(consumers) if m in choosers(it.config)]
+    for m in choosing:
         weights = np.asarray(trace.weights_BTMS)[:, :, m, visible_MS[m]]
-        if it.config.router.mixing == "softmax":
+        if it.config.router.bias == "per_channel":
+            offset = weights - np.maximum(np.asarray(trace.scores_BTMS)[:, :, m, visible_MS[m]], 0)
+            np.testing.assert_allclose(offset, np.broadcast_to(offset[:1, :1], offset.shape), atol=1e-6)
+        elif it.config.router.mixing == "softmax":
             np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
             assert (weights >= 0).all()
         elif it.config.router.mixing == "sigmoid":
             assert ((weights > 0) & (weights < 1)).all()
         else:
             np.testing.assert_array_equal(weights, np.asarray(trace.scores_BTMS)[:, :, m, visible_MS[m]])
-    for m in set(range(len(visible_MS))) - set(choosers(it.config)):
+    for m in set(range(len(visible_MS))) - set(choosing):
         assert np.all(np.asarray(trace.weights_BTMS)[:, :, m, visible_MS[m]] == 1)
 
 
@@ -379,7 +388,8 @@ def test_traces_cover_every_consumer_and_source_and_are_zero_elsewhere(built, ca
         assert hasattr(it.model.router, "stack")
         return
     visible, S = visible_sources(it.config), num_sources(it.config)
-    assert trace.scores_BTMS.shape == trace.weights_BTMS.shape == (*it.tokens_BT.shape, num_sites(it.config) + 1, S)
+    rows = len(row_consumers(it.config))
+    assert trace.scores_BTMS.shape == trace.weights_BTMS.shape == (*it.tokens_BT.shape, rows, S)
     expected_MS = np.array([[s in sources for s in range(S)] for sources in visible])
     np.testing.assert_array_equal(trace.visible_MS, expected_MS)
     for array_BTMS in (trace.scores_BTMS, trace.weights_BTMS):

@@ -11,8 +11,8 @@ from cases import CASES
 from depthroute.config import RouterConfig, differences
 from depthroute.model.depth import run_depth
 from depthroute.routing.build import build_router
-from depthroute.routing.depth_attention import DOTS, QUERY_INPUTS, DepthAttention
-from depthroute.routing.history import ListHistory
+from depthroute.routing.depth_attention import QUERY_INPUTS, DepthAttention
+from depthroute.routing.history import BUFFER_DOTS, DOTS, ListHistory
 from depthroute.routing.keys import KEYS
 from depthroute.routing.mixing import MIXINGS
 from depthroute.routing.queries import QUERIES
@@ -22,7 +22,7 @@ from depthroute.routing.topology import num_sites
 @pytest.mark.parametrize(
     "axis, functions, without",
     [
-        ("query", QUERIES, {"none"}),
+        ("query", QUERIES, {"none", "mlp"}),
         ("key", KEYS, {"none", "static_per_consumer"}),
         ("mixing", MIXINGS, set()),
         ("query_input", QUERY_INPUTS, set()),
@@ -38,6 +38,9 @@ def test_dots_cover_every_pair_of_a_query_and_a_key():
     assert set(DOTS) == {(q, k) for q in arrays for k in arrays}
     for (q, k), form in DOTS.items():
         np.testing.assert_allclose(np.einsum(form, arrays[q], arrays[k]), np.sum(arrays[q] * arrays[k], axis=-1))
+        rows = [np.broadcast_to(np.einsum(form, arrays[q], s * arrays[k]), (2, 3)) for s in (1, 2)]
+        both = np.einsum(BUFFER_DOTS[q, k + 1], arrays[q], np.stack([arrays[k], 2 * arrays[k]]))
+        np.testing.assert_allclose(np.broadcast_to(both, (2, 3, 2)), np.stack(rows, axis=-1))
 
 
 def run_router(router, params):
@@ -85,22 +88,29 @@ def test_a_dynamic_query_starts_equal_to_the_static_one(built):
     assert routers["qd_kh"]["key_gate"]["scalar"] == 0 and (routers["attnres"]["key_gain"]["MD"] == 1).all()
 
 
-@pytest.mark.parametrize("case", ["qs_ks", "qs_kd", "attnres", "static_per_consumer"])
+def initial_arrays(router):
+    """What the router's parameters hold at first; without any, constants."""
+    return router.parameters().apply(router.parameters().init(jax.random.key(0)))
+
+
+@pytest.mark.parametrize(
+    "case", ["qs_ks", "qs_kd", "attnres", "static_per_consumer", "qd_sinusoidal", "qd_recurrent", "lr_attnres_sliced"]
+)
 def test_keys_start_with_coordinates_of_size_one(tiny, case):
     """Whatever the width of the model and however large what was written: so scores of all arms start to move alike."""
     config = tiny(**CASES[case] | {"model.dim": 64, "router.rank": 32})
     router = build_router(config)
-    params = router.split(router.parameters().apply(router.parameters().init(jax.random.key(0))))[-1]
+    params = {name: x[0] if "_C" in name else x for name, x in router.split(initial_arrays(router))[-1].items()}
     value_BTD = 50 * jax.random.normal(jax.random.key(1), (8, 8, 64))
     kind = config.router.key
-    keys = params["key_SR"] if kind == "static_per_consumer" else KEYS[kind](params, 1, value_BTD, config.router.key_eps)
+    keys = params["key_CSR"] if kind == "static_per_consumer" else router.key(params, 1, value_BTD, value_BTD[..., :32])
     assert float(jnp.sqrt(jnp.mean(jnp.square(keys)))) == pytest.approx(1, rel=0.3)
 
 
-def test_list_history_mixes_in_float32_and_keeps_its_dtype():
+def test_list_history_mixes_in_float32():
     values = [jnp.full((1, 1, 3), value, jnp.bfloat16) for value in (256.0, 1.0, 1.0)]
     history = ListHistory().append(values[0], None).append(values[1], None).append(values[2], None)
     mixed_BTD = history.mix(jnp.ones((1, 1, 3), jnp.float32))
-    assert mixed_BTD.dtype == jnp.bfloat16
+    assert mixed_BTD.dtype == jnp.float32
     assert (mixed_BTD == 258).all()  # in bfloat16 256 + 1 is 256
     assert history.replace_newest(values[0], None).values == (values[0], values[1], values[0])

@@ -9,20 +9,12 @@ from depthroute.routing import presets
 
 def test_a_preset_sets_every_axis():
     expanded = presets.expand({"router.preset": "attnres"})
-    assert expanded == {
+    assert expanded == {f"router.{axis}": value for axis, value in presets.AXES.items()} | {
         "router.preset": "attnres",
         "router.query": "static",
         "router.key": "dynamic_full",
-        "router.bias": "none",
         "router.mixing": "softmax",
-        "router.sources": "outputs",
-        "router.memory": "full",
-        "router.sites": "sublayer",
         "router.key_gain": True,
-        "router.read": "none",
-        "router.carry": "none",
-        "router.write": "none",
-        "router.carry_form": "free",
     }
 
 
@@ -93,6 +85,28 @@ def test_an_unknown_preset_is_refused_by_build(tiny):
         ),
         ({"router.preset": "qs_kd", "router.key_gain": True}, ["router.key_gain", "True", "router.key='dynamic_projected'"]),
         ({"router.preset": "residual", "router.key": "static"}, ["router.key", "'static'", "router.preset='residual'"]),
+        ({"router.preset": "mudd", "router.memory": "blocks"}, ["router.sources", "'states'", "router.memory='blocks'"]),
+        ({"router.preset": "hyper_static", "router.ways": "qkvr"}, ["router.ways", "'qkvr'", "router.preset='hyper_static'"]),
+        (
+            {"router.preset": "denseformer", "router.memory": "dilated", "router.period": 5},
+            ["router.period", "5", "layers, 2", "no consumer would mix"],
+        ),
+        ({"router.preset": "lr_attnres_sliced", "router.rank": 17}, ["router.rank", "17", "model.dim=16"]),
+        ({"router.preset": "qd_kd", "router.ways": "qkv"}, ["router.ways", "'qkv'", "router.sites='sublayer'"]),
+        ({"router.preset": "attnres", "router.heads": 3}, ["router.heads", "3", "model.dim=16"]),
+        ({"router.preset": "dca", "router.heads": 2}, ["router.heads", "2", "router.ways='qkv'"]),
+        ({"router.preset": "dca", "router.mixing": "softmax"}, ["router.bias", "'per_channel'", "router.mixing='softmax'"]),
+        ({"router.preset": "grn_v1", "router.bias_start": "zero"}, ["router.bias_start", "'zero'", "router.mixing='free'"]),
+        ({"router.preset": "attnres", "router.bias_start": "one"}, ["router.bias_start", "'one'", "router.bias='none'"]),
+        ({"router.preset": "mudd", "router.key": "static"}, ["router.key", "'static'", "router.query='mlp'"]),
+        ({"router.preset": "k_dca", "router.key": "dynamic_full"}, ["router.key", "'dynamic_full'", "router.memory='ends'"]),
+        ({"router.preset": "lime_static", "router.sources": "outputs"}, ["router.ways", "'kv'", "router.sources='states'"]),
+        ({"router.preset": "denseformer", "router.placement": "add"}, ["router.placement", "'add'", "router.sources='states'"]),
+        ({"router.preset": "qd_centred", "router.memory": "blocks"}, ["router.key", "'centred'", "router.memory='blocks'"]),
+        (
+            {"router.preset": "lr_attnres_projected", "router.sites": "layer"},
+            ["router.sites", "'layer'", "router.key='emitted'"],
+        ),
         ({"router.preset": "plain", "router.sites": "layer"}, ["router.sites", "'layer'", "router.preset='plain'"]),
     ],
 )

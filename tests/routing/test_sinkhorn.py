@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+import reference_streams as reference
 
 from depthroute.routing.sinkhorn import sinkhorn
 
