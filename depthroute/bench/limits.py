@@ -7,7 +7,7 @@ from depthroute.config import Config
 from depthroute.model.counts import forward_flops, num_params
 from depthroute.routing.counts import router_flops
 from depthroute.routing.presets import SINGLE_STREAM, family_of
-from depthroute.routing.topology import choosers, num_pairs, num_sites
+from depthroute.routing.topology import num_pairs, num_rows, num_sites
 
 BYTES = {"float32": 4, "bfloat16": 2}
 ADDITION = 6  # forward reads two streams and writes one; backward the same
@@ -67,7 +67,7 @@ def routing_accesses(config: Config) -> int:
         return 3 * M * (2 * router.streams + 2) + ADDITION * (additions - 2 * layers)
     additions += M if router.sources == "states" else 0
     additions += M - router.blocks if router.memory == "blocks" else 0
-    pairs, consumers = num_pairs(config), len(choosers(config))
+    pairs, consumers = num_pairs(config) // router.heads, num_rows(config) // router.heads
     passes = 2 * (pairs + consumers) + (pairs if router.query == "dynamic" else 0)
     return passes + ADDITION * (additions - 2 * layers)
 

@@ -70,18 +70,22 @@ PRESETS: dict[str, Preset] = {
     "attnres_dynamic_query": _attnres(
         "as attnres with query w_m + W_m norm(z), W_m of D x D", "436M, 1.766 to 1.731", -0.035, query="dynamic"
     ),
-    "attnres_static_mixing": _attnres(
-        "x_m = sum_i softmax_i(b_mi) v_i",
-        "436M, 1.766 to 1.749; there as learned scalars",
-        -0.017,
-        query="none",
-        key="none",
-        key_gain=False,
-        bias="learned",
+    "attnres_static_mixing": Preset(
+        equation="x_m = sum_i softmax_i(b_mi) v_i",
+        init="b = 0",
+        source=f"{ATTNRES}, table 4: input-independent mixing",
+        published="436M, 1.766 to 1.749",
+        difference=-0.017,
+        axes={"bias": "learned", "mixing": "softmax"},
     ),
     "attnres_sigmoid": _attnres("as attnres with sigmoid for softmax", "436M, 1.766 to 1.741", -0.025, mixing="sigmoid"),
-    "attnres_no_key_norm": _attnres(
-        "as attnres with keys v_i as they are", "436M, 1.766 to 1.743", -0.023, key="dynamic_raw", key_gain=False
+    "attnres_no_key_norm": Preset(
+        equation="as attnres with keys v_i as they are",
+        init="w = 0",
+        source=f"{ATTNRES}, table 4",
+        published="436M, 1.766 to 1.743",
+        difference=-0.023,
+        axes={"query": "static", "key": "dynamic_raw", "mixing": "softmax"},
     ),
     "attnres_window": _attnres(
         "as attnres over the embedding and the last 8 sources", "436M, 1.766 to 1.764", -0.002, memory="window"

@@ -10,7 +10,8 @@ from toy import Toy
 import depthroute
 from depthroute.model.depth import run_depth
 from depthroute.routing.build import build_router
-from depthroute.training.step import gradients
+from depthroute.training.optimizer import make_optimizer
+from depthroute.training.step import gradients, init_state, make_train_step
 
 LAYERS = {"model.layers": 4}
 
@@ -139,3 +140,19 @@ def test_running_means_move_as_averages_and_centre_what_they_describe(built):
     np.testing.assert_allclose(
         grads["router"]["key_mean"]["SD"][0], mean_SD[0] - embedded_BTD.mean((0, 1)), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_keeps_running_means_as_exponential_averages(tiny, accumulate):
+    """Three steps of the whole update, gradient clipping and all, against the average written out, for the embedding's mean."""
+    config = tiny(**{"router.preset": "qd_centred", "router.key_mean_rate": 0.25, "train.accumulate": accumulate})
+    model, optimizer = depthroute.build(config), make_optimizer(config)
+    state = init_state(model, optimizer, jax.random.key(0))
+    step = make_train_step(model, optimizer, average=lambda x: x)
+    expected_D = np.zeros(config.model.dim)
+    for seed in range(3):
+        tokens_BT = jnp.asarray(np.random.default_rng(seed).integers(0, 64, (8, 9)))
+        embedded_BTD = np.asarray(state.params["embed"]["VD"], np.float64)[tokens_BT[:, :-1]]
+        expected_D = 0.75 * expected_D + 0.25 * embedded_BTD.mean(axis=(0, 1))
+        state, _ = step(state, tokens_BT)
+    np.testing.assert_allclose(state.params["router"]["key_mean"]["SD"][0], expected_D, rtol=1e-4, atol=1e-7)
