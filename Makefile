@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PEERS  := .venv-peers
 GRID   := runs/key_query_grid
+SPREAD := -n auto --dist loadgroup
 # Memory given back to the system after every step is paid for in page faults: jemalloc, where it is installed, keeps it.
 KEEP   := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 LD_PRELOAD=$(shell ldconfig -p 2>/dev/null | awk '/libjemalloc.so.2/ {print $$NF; exit}') \
           MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always,narenas:1
@@ -16,10 +17,10 @@ ablation: $(STAMP)  ## train the key x query grid on the embedded corpus, print 
 	$(BIN)/depthroute sweep --config configs/ablations/key_query_grid.py --workdir $(GRID)
 
 test: $(STAMP)  ## the fast lane
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD)
 
 test-all: $(STAMP)  ## every lane
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest $(SPREAD) -m ""
 
 lint: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

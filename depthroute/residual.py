@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from depthroute.routing.contract import residual_add
-from depthroute.routing.single_stream import NoParameters
+from depthroute.routing.single_stream import SingleStreamParameters
 
 X = np.array([2.0, -1.0], np.float32)
 W = np.array([[0.25, -0.75], [1.5, 0.75]], np.float32)
@@ -103,8 +103,8 @@ def numeric_error() -> float:
 
 
 def parameters() -> int:
-    """How many parameters the residual add owns."""
-    return len(jax.tree.leaves(NoParameters().init(jax.random.key(0))))
+    """How many parameters the residual add owns: those of the residual network's router."""
+    return len(jax.tree.leaves(SingleStreamParameters({}).init(jax.random.key(0))))
 
 
 def report() -> str:

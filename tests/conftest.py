@@ -19,6 +19,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)  # these programs are small: compiling them costs more than running
 
 
+def pytest_collection_modifyitems(items):
+    """In several processes those of one case stay together, and the others of one file: they share what is made."""
+    for item in items:
+        case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+        item.add_marker(pytest.mark.xdist_group(case or item.path.stem))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def private_cache(tmp_path_factory):
     """No test reads or fills the user's cache."""

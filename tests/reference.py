@@ -19,7 +19,8 @@ def decoder(config, params, tokens_BT):
     """Logits [B, T, V], and scores and weights of every consumer or None for a router without weights."""
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     run = FAMILIES[family_of(config)]
-    x, scores, weights = run(config, p["router"], p["embed"]["VD"][np.asarray(tokens_BT)], sites(config, p["layers"]))
+    x0 = p["embed"]["VD"][np.asarray(tokens_BT)]
+    x, scores, weights = run(config, p["router"], x0, sites(config, p["layers"], x0))
     if "norm" in p:
         x = rms_norm(x, config.model.stream_eps) * p["norm"]["gain"]["D"]
     return x @ p["embed" if config.model.tied_head else "head"]["VD"].T, scores, weights

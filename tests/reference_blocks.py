@@ -41,14 +41,15 @@ def prenorm(model, p, x):
     return rms_norm(x, model.stream_eps) * p["norm"]["gain"]["D"] if "norm" in p else x
 
 
-def attention(model, p, x_BTD, key_input=None, value_input=None):
-    """Keys and values from inputs of their own, if given; those may have an axis over heads."""
+def attention(model, p, x_BTD, key_input=None, value_input=None, share=0.0, first=None):
+    """Keys and values from inputs of their own, if given; those may have an axis over heads. `first` is mixed into values."""
     key_x, value_x = (x_BTD if own is None else own for own in (key_input, value_input))
     x_BTD, key_x, value_x = (prenorm(model, p, x) for x in (x_BTD, key_x, value_x))
     project = "btd,dgk->btgk" if key_x.ndim == 3 else "btgd,dgk->btgk"
     query = rotate(np.einsum("btd,dhk->bthk", x_BTD, p["query"]["DHK"]), model.rope_base)
     key = rotate(np.einsum(project, key_x, p["key"]["DGK"]), model.rope_base)
     value = np.einsum(project, value_x, p["value"]["DGK"])
+    value = value if first is None else (1 - share) * value + share * first
     mixed = attend(query, key, value)
     out = np.einsum("bthk,hkd->btd", mixed, p["out"]["HKD"])
     return with_emitted(p, out, mixed.reshape(out.shape))
@@ -69,14 +70,17 @@ def mlp(model, p, x_BTD):
     return with_emitted(p, hidden @ p["down"]["FD"], hidden)
 
 
-def sites(config, layers):
+def sites(config, layers, x0):
     """The functions between reads: every sublayer, or whole layers without the residual around them."""
-    functions = []
+    functions, share, first = [], config.router.value_share, None
+    if share:
+        p = jax.tree.map(lambda leaf: leaf[0], layers["attention"])
+        first = np.einsum("btd,dgk->btgk", prenorm(config.model, p, x0), p["value"]["DGK"])
     for i in range(config.model.layers):
         layer = jax.tree.map(lambda leaf, i=i: leaf[i], layers)
 
         def attend_(x, *inputs, p=layer["attention"]):
-            return attention(config.model, p, x, *inputs)
+            return attention(config.model, p, x, *inputs, share=share, first=first)
 
         def think(x, p=layer["mlp"]):
             return mlp(config.model, p, x)

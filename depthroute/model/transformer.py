@@ -16,7 +16,7 @@ from depthroute.model.append_scan import scan_append
 from depthroute.model.depth import Site, Trace, run_depth, scan_depth
 from depthroute.model.history_scan import scan_history, trace_history
 from depthroute.model.stream_scan import scan_streams
-from depthroute.nn.attention import Attention
+from depthroute.nn.attention import Attention, values
 from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
 from depthroute.nn.params import Parameter, key_for, normal
@@ -69,39 +69,49 @@ class Model:
         logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, head_VD, preferred_element_type=jnp.float32)
         return (logits_BTV, routed) if trace else logits_BTV
 
-    def sites(self, layer: Tree) -> list[Site]:
-        """A layer's functions between reads: attention and MLP in turn, or both as one with their inner residual kept."""
+    def sites(self, layer: Tree, first_BTGK: jax.Array | None = None) -> list[Site]:
+        """A layer's functions between reads: attention and MLP in turn, or both as one with their inner residual kept.
+
+        `first_BTGK` are the values of the first layer's attention, where other layers take a share of them.
+        """
         attention, mlp = self._sublayers()
         attend, think = partial(_call, attention, layer["attention"]), partial(_call, mlp, layer["mlp"])
+        if first_BTGK is not None:
+            attend = partial(attend, first_BTGK=first_BTGK)
         return [attend, think] if self.config.router.sites == "sublayer" else [partial(_layer, attend, think)]
 
     def _depth(self, routing: Any, layers: Tree, x_BTD: jax.Array, trace: bool) -> tuple[jax.Array, Trace | None]:
+        remat = self._remat
+        if self.config.router.value_share:
+            first_layer = jax.tree.map(lambda leaf: leaf[0], layers["attention"])
+            remat = partial(self._remat, first_BTGK=values(first_layer, x_BTD, self.config.model.stream_eps))
         if self.config.engine.history == "list":
             unstacked = _unstack(layers, self.config.model.layers)
-            return run_depth(self.router, routing, [site for layer in unstacked for site in self._remat(layer)], x_BTD)
+            return run_depth(self.router, routing, [site for layer in unstacked for site in remat(layer)], x_BTD)
         if isinstance(self.router, Streams):
             return scan_streams(self.router, routing, self.sites, layers, x_BTD, self.config.model.remat), None
         if not isinstance(self.router, DepthAttention):
-            return scan_depth(self.router, routing, self._remat, layers, x_BTD), None
+            return scan_depth(self.router, routing, remat, layers, x_BTD), None
         if not has_kernels(self.config):
             return scan_append(self.router, routing, self.sites, layers, x_BTD, trace)
         if trace:
             return trace_history(self.router, routing, self.sites, layers, x_BTD)
         return scan_history(self.router, routing, self.sites, layers, x_BTD), None
 
-    def _remat(self, layer: Tree) -> list[Site]:
-        return [jax.checkpoint(site) if self.config.model.remat else site for site in self.sites(layer)]
+    def _remat(self, layer: Tree, first_BTGK: jax.Array | None = None) -> list[Site]:
+        return [jax.checkpoint(site) if self.config.model.remat else site for site in self.sites(layer, first_BTGK)]
 
     def _sublayers(self) -> tuple[Attention, MLP]:
         m = self.config.model
-        shared = {
+        shared: dict[str, Any] = {
             "norm_eps": m.stream_eps,
             "prenorm": self.router.prenorm,
             "emit": self.config.router.rank if self.config.router.key == "emitted" else 0,
-            "out_shrink": (2 * m.layers) ** 0.5,
+            **branch_shrinks(self.config),
             "dtype": jnp.dtype(m.dtype),
         }
-        return Attention(m.heads, m.kv_heads, m.rope_base, **shared), MLP(m.mlp, m.mlp_dim, **shared)
+        attention = Attention(m.heads, m.kv_heads, m.rope_base, value_share=self.config.router.value_share, **shared)
+        return attention, MLP(m.mlp, m.mlp_dim, **shared)
 
     def _init_layer(self, x_BTD: jax.Array, key: jax.Array) -> Tree:
         attention, mlp = self._sublayers()
@@ -124,8 +134,19 @@ def build(config: Config) -> Model:
     return Model(config, build_router(config))
 
 
-def _call(module: Attention | MLP, params: Tree, *inputs: jax.Array) -> Any:
-    return module.apply({"params": params}, *inputs)
+def _call(module: Attention | MLP, params: Tree, *inputs: jax.Array, **named: Any) -> Any:
+    return module.apply({"params": params}, *inputs, **named)
+
+
+def branch_shrinks(config: Config) -> dict[str, float]:
+    """What initial values of a branch are divided by, beside the root of their fan-in: inside it, and at its output.
+
+    DeepNorm (arXiv 2203.00555, decoder) has (8 L)^(1/4) at both; else the output has sqrt(2 L) alone (Radford et al., 2019).
+    """
+    layers = config.model.layers
+    if config.router.preset == "deepnorm":
+        return {"shrink": (8 * layers) ** 0.25, "out_shrink": (8 * layers) ** 0.25}
+    return {"shrink": 1.0, "out_shrink": (2 * layers) ** 0.5}
 
 
 def _layer(attend: Callable[..., jax.Array], think: Site, x: jax.Array | Ways) -> jax.Array:

@@ -1,6 +1,7 @@
 """Causal self-attention with rotary positions and grouped key/value heads."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -94,9 +95,11 @@ class Attention(nn.Module):
     """Sublayer: norm (if `prenorm`), projections, `attend`, output projection. Adds nothing to its input.
 
     Keys and values may be made from other inputs than queries: [B, T, D], or [B, T, G, D] with one for each of their heads. All
-    inputs go through the one norm. With `emit` the output projection is that much wider.
+    inputs go through the one norm. With `emit` the output projection is that much wider. `first_BTGK`, the first layer's
+    values, take `value_share` of the place of its own (ResFormer, arXiv 2410.17897).
 
-    Initial values: projections N(0, 1/fan_in); the output projection is divided by `out_shrink` as well.
+    Initial values: projections N(0, 1/fan_in); those of values are divided by `shrink`, of the output by
+    `out_shrink`.
     """
 
     heads: int
@@ -105,26 +108,42 @@ class Attention(nn.Module):
     norm_eps: float
     prenorm: bool
     emit: int
+    value_share: float
+    shrink: float
     out_shrink: float
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, key_input: jax.Array | None = None, value_input: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        key_input: jax.Array | None = None,
+        value_input: jax.Array | None = None,
+        first_BTGK: jax.Array | None = None,
+    ) -> jax.Array:
         D = x_BTD.shape[-1]
         K = D // self.heads
         norm = RMSNorm(self.norm_eps, name="norm") if self.prenorm else lambda x: x
         x_BTD = norm(x_BTD)
 
-        def project(name: str, axes: str, heads: int, own: jax.Array | None = None) -> jax.Array:
-            kernel = Parameter(axes, (D, heads, K), fan_in(D), name=name)().astype(self.dtype)
+        def project(name: str, axes: str, heads: int, own: jax.Array | None = None, shrink: float = 1.0) -> jax.Array:
+            kernel = Parameter(axes, (D, heads, K), fan_in(D, shrink), name=name)().astype(self.dtype)
             if own is not None and own.ndim == 4:
                 return jnp.einsum("BTGD,DGK->BTGK", norm(own), kernel)
             return linear(x_BTD if own is None else norm(own), kernel)
 
         query_BTHK = rotate(project("query", "DHK", self.heads), self.rope_base)
         key_BTGK = rotate(project("key", "DGK", self.kv_heads, key_input), self.rope_base)
-        value_BTGK = project("value", "DGK", self.kv_heads, value_input)
+        value_BTGK = project("value", "DGK", self.kv_heads, value_input, self.shrink)
+        if first_BTGK is not None:
+            value_BTGK = (1 - self.value_share) * value_BTGK + self.value_share * first_BTGK
         mixed_BTHK = attend(query_BTHK, key_BTGK, value_BTGK)
         out_HKD = Parameter("HKD", (self.heads, K, D), fan_in(D, self.out_shrink), name="out")()
         out_DE = with_emitted(out_HKD.reshape(D, D), self.emit, self.out_shrink)
         return linear(mixed_BTHK.reshape(x_BTD.shape), out_DE.astype(self.dtype))
+
+
+def values(params: Mapping[str, Any], x_BTD: jax.Array, norm_eps: float) -> jax.Array:
+    """The values [B, T, G, K] that `Attention` with these parameters makes of its input."""
+    normed: Any = RMSNorm(norm_eps).apply({"params": params["norm"]}, x_BTD) if "norm" in params else x_BTD
+    return linear(normed, params["value"]["DGK"].astype(x_BTD.dtype))

@@ -93,7 +93,7 @@ def test_bfloat16_attention_keeps_its_dtype_and_scores_in_float32():
 def test_the_sublayer_is_its_equation_and_its_values_start_as_documented(tiny, prenorm):
     config = tiny(**{"model.dim": 64, "model.heads": 8, "model.kv_heads": 2})
     model = config.model
-    module = Attention(8, 2, model.rope_base, model.stream_eps, prenorm, 0, 5.0, jnp.dtype("float32"))
+    module = Attention(8, 2, model.rope_base, model.stream_eps, prenorm, 0, 0.0, 1.0, 5.0, jnp.dtype("float32"))
     x = draw(B, T, 64)
     params = module.init(jax.random.key(0), *as_float32(x))["params"]
     assert ("norm" in params) == prenorm

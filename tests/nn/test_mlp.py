@@ -11,7 +11,7 @@ from depthroute.nn.mlp import MLP
 @pytest.mark.parametrize("prenorm", [True, False])
 def test_the_sublayer_is_its_equation_and_its_values_start_as_documented(tiny, kind, prenorm):
     model = tiny(**{"model.mlp": kind}).model
-    module = MLP(kind, 100, model.stream_eps, prenorm, 0, 5.0, jnp.dtype("float32"))
+    module = MLP(kind, 100, model.stream_eps, prenorm, 0, 1.0, 5.0, jnp.dtype("float32"))
     x = np.random.default_rng(0).standard_normal((2, 3, 64))
     params = module.init(jax.random.key(0), jnp.asarray(x, jnp.float32))["params"]
     assert ("norm" in params) == prenorm

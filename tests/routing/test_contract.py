@@ -77,11 +77,13 @@ def test_it_starts_as_the_function_it_declares(built, case):
     """Initial logits against those of the network named by `start`, with the same shared parameters."""
     it = built(case)
     config, declared = it.config, start(it.config)
-    assert declared in ("residual", "plain", "postnorm", "own")
+    assert declared in ("residual", "identity", "plain", "postnorm", "own")
     if declared == "residual":
         residual = cases.tiny(**{"router.preset": "residual"}).router
         network = depthroute.build(dataclasses.replace(config, router=residual))
         expected_BTV = network.apply({**it.params, "router": {}}, it.tokens_BT)
+    elif declared == "identity":
+        expected_BTV = it.params["embed"]["VD"][it.tokens_BT] @ it.params["embed"]["VD"].T
     else:
         expected_BTV, _, _ = decoder(config, it.params, it.tokens_BT)
     assert largest_difference(it.model.apply(it.params, it.tokens_BT), expected_BTV) < 1e-5
