@@ -12,7 +12,7 @@ import jax
 
 from depthroute.model.depth import Site, Tree
 from depthroute.routing.contract import Params
-from depthroute.routing.stream_passes import KEPT, keep, read_streams, write_streams
+from depthroute.routing.stream_passes import KEPT, keep
 from depthroute.routing.streams import Streams
 
 
@@ -31,8 +31,7 @@ def scan_streams(
         weights, own = xs
         for i, site in enumerate(sites(weights)):
             by = router.coefficients({name: rows[i] for name, rows in own.items()}, streams_BTND)
-            update_BTD = keep(site(read_streams(by.read_BTN, streams_BTND)))
-            streams_BTND = write_streams(by.carry_BTON, by.write_BTO, streams_BTND, update_BTD)
+            streams_BTND = router.leave(by, streams_BTND, keep(site(router.see(by, streams_BTND))))
         return streams_BTND, None
 
     if remat:

@@ -93,3 +93,16 @@ def _write_backward(inputs, dout_BTOD):
 
 
 write_streams.defvjp(_write_forward, _write_backward)
+
+
+def read_fractions(read_BTON: jax.Array, fractions_BTND: jax.Array) -> jax.Array:
+    """sum_n a_{o,n} h_n of all fractions o side by side: [B, T, N D] in the fractions' dtype."""
+    mixed_BTOD = _product("BTON,BTND->BTOD", read_BTON, fractions_BTND).astype(fractions_BTND.dtype)
+    return mixed_BTOD.reshape(*mixed_BTOD.shape[:2], -1)
+
+
+def write_fractions(carry_BTON: jax.Array, write_BTO: jax.Array, fractions_BTND: jax.Array, update_BTD: jax.Array) -> jax.Array:
+    """h'_o = sum_n c_{o,n} h_n + b_o u_o, where u_o is a fraction of the update: [B, T, O, D] in the fractions' dtype."""
+    carried_BTOD = _product("BTON,BTND->BTOD", carry_BTON, fractions_BTND)
+    written_BTOD = write_BTO[..., None] * wide(update_BTD.reshape(fractions_BTND.shape))
+    return (carried_BTOD + written_BTOD).astype(fractions_BTND.dtype)

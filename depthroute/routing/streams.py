@@ -7,16 +7,25 @@ of the carry names the parametrisation:
 
 * ``free``, hyper-connections (arXiv 2409.19606): value + s tanh(norm(h_n) w), where a_n, b_n and c_{o,n} come from stream n;
 * ``sinkhorn``, mHC (arXiv 2512.24880): logit + s norm(h_0 .. h_{n-1}) w, then a = sigmoid, b = 2 sigmoid, c doubly stochastic;
+* ``permutations``, ``kronecker``, ``orthogonal``: the same with c from another set of matrices (carries.py);
 * ``identity``: the same with c = I. Reading is then linear attention over depth, with query a and key b.
+
+With ``split_width`` (frac-connections, arXiv 2503.14125) the streams are n fractions of the width instead of copies of it: a is
+a matrix, x the fractions it makes side by side, b_o scales a fraction of u, and the read-out puts all fractions together.
 
 Norms have no gain: the published parameter counts have none, or it is part of w. Maps w start at zero and are used as
 published, without a fan-in factor: with s = 0.01 one Adam step moves a coefficient by up to 0.01 times the size of a map's
-input, times the rate, and a static one by the rate. The read-out of mHC is not stated; here all forms take the sum.
+input, times the rate, and a static one by the rate. The read-out of mHC is not stated; here all forms take the sum unless a
+learned one is asked for: sum_n sigmoid(l_n + s norm(h_0 .. h_{n-1}) w_n) h_n, as DeepSeek-V4 has it in `transformers`.
+
+Codes differ from papers and from each other. A site's stream at first: LIMe's counts layers (``stream_index="layer"``),
+hyper-connections' draws it at random. mHC at first: mhc-lite's logits are the default here; hyper-connection-factory has zero
+logits and maps N(0, 0.02^2) (``stream_start="random_maps"``); lucidrains' has carry logits I, so c is 0.48 on its diagonal;
+MaxText has maps of random fan-in; DeepSeek-V4 adds an eps to a and takes b = sigmoid + eps or 2 sigmoid.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -25,79 +34,19 @@ import jax.numpy as jnp
 
 from depthroute.config import Config
 from depthroute.nn.norm import wide
-from depthroute.nn.params import Initializer, Parameter
+from depthroute.routing.carries import CARRIES
 from depthroute.routing.contract import Params, Read, Router, Stacked, check_shape, unstack
-from depthroute.routing.sinkhorn import sinkhorn
-from depthroute.routing.stream_passes import keep, project, read_streams, write_streams
+from depthroute.routing.stream_parameters import (
+    PARTS,
+    StreamParameters,
+    dynamic_parts,
+    map_axes,
+    own_axes,
+    scale_name,
+    static_name,
+)
+from depthroute.routing.stream_passes import keep, project, read_fractions, read_streams, write_fractions, write_streams
 from depthroute.routing.topology import num_sites
-
-OF_SITE = {"read": "N", "carry": "ON", "write": "O"}  # axes of the coefficients
-OF_STREAM = {"read": "", "carry": "O", "write": ""}  # of those that come from one stream
-SCALE = 0.01  # of the dynamic parts at first, in both papers
-
-
-class StreamParameters(nn.Module):
-    """Static values or logits of read, carry and write, and a map and a scale of the dynamic ones, with a row for every site.
-
-    Site 0 has all its rows, as published, although its read changes no more than a scale, which the sublayer's norm removes.
-    A map goes from each stream [D] to its own coefficients if the carry is free, from all streams side by side [W] otherwise;
-    the axis it takes is its last, since XLA's CPU backend transposes the streams for the gradient of a map of few columns.
-    """
-
-    config: Config
-
-    @nn.compact
-    def __call__(self) -> dict[str, jax.Array]:
-        router, D = self.config.router, self.config.model.dim
-        sizes = {"M": num_sites(self.config), "N": router.streams, "O": router.streams, "D": D, "W": router.streams * D}
-        params = {}
-
-        def add(name: str, axes: str, init: Initializer) -> None:
-            if f"{name}_{axes}" not in params:
-                params[f"{name}_{axes}"] = Parameter(axes, tuple(sizes[axis] for axis in axes), init, name=name)()
-
-        for part, axes in OF_SITE.items():
-            if getattr(router, part) != "none":
-                add(_static_name(self.config, part), f"M{axes}", partial(_initial, part, router.carry_form == "free"))
-        for part in _dynamic(self.config):
-            add(f"{part}_map", f"M{_map_axes(self.config, part)}", nn.initializers.zeros)
-            add(_scale_name(self.config, part), "M", nn.initializers.constant(SCALE))
-        return params
-
-
-def _initial(part: str, free: bool, key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Static values, or logits unless the carry is free.
-
-    Published for a free carry: site m reads stream m mod n alone, writes to all, and carries I. mHC states no initial logits.
-    Those of read, 1 for that stream and -1 for the others, and of carry, 0 on the diagonal and -8 off it, are the mhc-lite
-    code's (arXiv 2601.05732); zero for write makes b = 1. While streams are copies of one another, any c with rows that sum to
-    one changes nothing and any a changes a scale, so all forms start as the pre-norm residual network. Unequal reading is what
-    makes the streams differ: if all treated them alike they would stay copies for ever.
-    """
-    own = jnp.eye(shape[-1], dtype=dtype)
-    if part == "read":
-        turn_MN = own[jnp.arange(shape[0]) % shape[-1]]
-        return turn_MN if free else 2 * turn_MN - 1
-    if part == "carry":
-        return jnp.broadcast_to(own if free else 8 * (own - 1), shape)
-    return jnp.ones(shape, dtype) if free else jnp.zeros(shape, dtype)
-
-
-def _dynamic(config: Config) -> list[str]:
-    return [part for part in OF_SITE if getattr(config.router, part) == "dynamic"]
-
-
-def _map_axes(config: Config, part: str) -> str:
-    return OF_STREAM[part] + "D" if config.router.carry_form == "free" else OF_SITE[part] + "W"
-
-
-def _static_name(config: Config, part: str) -> str:
-    return part if config.router.carry_form == "free" else f"{part}_logit"
-
-
-def _scale_name(config: Config, part: str) -> str:
-    """Hyper-connections give read and carry one scale, mHC gives each its own."""
-    return "mix_scale" if config.router.carry_form == "free" and part != "write" else f"{part}_scale"
 
 
 def _without_sites(name: str) -> str:
@@ -106,16 +55,19 @@ def _without_sites(name: str) -> str:
 
 
 class Coefficients(NamedTuple):
-    """How a site reads, mixes and writes at every token, at least float32; None as the carry leaves all streams as they are."""
+    """How a site reads, mixes and writes at every token, at least float32; None as the carry leaves all streams as they are.
 
-    read_BTN: jax.Array
+    `read` is [B, T, N], or [B, T, O, N] of fractions.
+    """
+
+    read: jax.Array
     carry_BTON: jax.Array | None
     write_BTO: jax.Array
 
 
 @dataclass(frozen=True)
 class Streams:
-    """The router of every preset with n streams; its state is one array [B, T, N, D]."""
+    """The router of every preset with n streams; its state is one array [B, T, N, D], of fractions [B, T, N, D / N]."""
 
     config: Config
     prenorm: bool = True
@@ -125,30 +77,54 @@ class Streams:
         return StreamParameters(self.config)
 
     def stack(self, params: Params) -> Stacked:
-        """Every array has a row for each site; the read-out has none."""
-        return Stacked({_without_sites(name): value for name, value in params.items()}, {})
+        """Every array has a row for each site, but those of a learned read-out."""
+        head = {name: value for name, value in params.items() if name.startswith("head_")}
+        sites = {_without_sites(name): value for name, value in params.items() if name not in head}
+        return Stacked(sites, head)
 
     def split(self, params: Params) -> Sequence[Params]:
         """One entry of `stack` for each consumer."""
         return unstack(self.stack(params), num_sites(self.config))
 
     def init_state(self, params_0: Params, x_BTD: jax.Array) -> jax.Array:
-        """n copies of the embedding."""
-        return jnp.broadcast_to(x_BTD[:, :, None], (*x_BTD.shape[:2], self.config.router.streams, x_BTD.shape[-1]))
+        """n copies of the embedding, or its fractions."""
+        (*leading, D), n = x_BTD.shape, self.config.router.streams
+        if self.config.router.split_width:
+            return x_BTD.reshape(*leading, n, D // n)
+        return jnp.broadcast_to(x_BTD[:, :, None], (*leading, n, D))
 
     def read(self, params_m: Params, state: jax.Array, m: int) -> Read:
         """The weighted sum of the streams."""
-        return Read(read_streams(self.coefficients(params_m, state).read_BTN, state), None)
+        return Read(self.see(self.coefficients(params_m, state), state), None)
 
     def write(self, params_m: Params, state: jax.Array, m: int, update_BTD: jax.Array) -> jax.Array:
         """The streams mixed, plus the update in the share of each; coefficients are those of the streams before."""
-        check_shape(update_BTD, state[:, :, 0].shape)
-        _, carry_BTON, write_BTO = self.coefficients(params_m, state)
-        return write_streams(carry_BTON, write_BTO, state, update_BTD)
+        return self.leave(self.coefficients(params_m, state), state, update_BTD)
 
     def readout(self, params_M: Params, state: jax.Array) -> Read:
-        """The sum of the streams."""
+        """The sum of the streams, their weighted sum, or all fractions."""
+        router, (*leading, N, D) = self.config.router, state.shape
+        if router.split_width:
+            return Read(state.reshape(*leading, N * D), None)
+        if router.stream_readout == "learned":
+            moves = project(wide(state).reshape(-1, N * D), params_M["head_map_NW"], router.key_eps).reshape(*leading, N)
+            logits_BTN = params_M["head_logit_N"][None, None] + params_M["head_scale"] * moves
+            return Read(read_streams(jax.nn.sigmoid(logits_BTN), state), None)
         return Read(jnp.sum(wide(state), axis=2).astype(state.dtype), None)
+
+    def see(self, by: Coefficients, streams_BTND: jax.Array) -> jax.Array:
+        """What a site with these coefficients sees: [B, T, D]."""
+        return read_fractions(by.read, streams_BTND) if self.config.router.split_width else read_streams(by.read, streams_BTND)
+
+    def leave(self, by: Coefficients, streams_BTND: jax.Array, update_BTD: jax.Array) -> jax.Array:
+        """The streams after a site with these coefficients."""
+        (*leading, N, D) = streams_BTND.shape
+        split = self.config.router.split_width
+        check_shape(update_BTD, (*leading, N * D if split else D))
+        if not split:
+            return write_streams(by.carry_BTON, by.write_BTO, streams_BTND, update_BTD)
+        assert by.carry_BTON is not None
+        return write_fractions(by.carry_BTON, by.write_BTO, streams_BTND, update_BTD)
 
     def coefficients(self, params_m: Params, streams_BTND: jax.Array) -> Coefficients:
         """Read, carry and write of one site, from one pass over the streams."""
@@ -156,18 +132,19 @@ class Streams:
         moves = self._moves(params_m, streams_BTND)
 
         def value(part: str) -> jax.Array:
-            static = params_m[f"{_static_name(self.config, part)}_{OF_SITE[part]}"][None, None]
-            return static + params_m[_scale_name(self.config, part)] * moves[part] if part in moves else static
+            static = params_m[f"{static_name(self.config, part)}_{own_axes(self.config, part)}"][None, None]
+            return static + params_m[scale_name(self.config, part)] * moves[part] if part in moves else static
 
         def everywhere(coefficient: jax.Array) -> jax.Array:
             return jnp.broadcast_to(coefficient, (*streams_BTND.shape[:2], *coefficient.shape[2:]))
 
         if router.carry_form == "free":
-            return Coefficients(*(everywhere(value(part)) for part in OF_SITE))
+            return Coefficients(*(everywhere(value(part)) for part in PARTS))
         carry = None
-        if router.carry_form == "sinkhorn":
-            logits = jnp.moveaxis(value("carry"), (2, 3), (0, 1))
-            carry = everywhere(jnp.moveaxis(keep(sinkhorn(logits, router.sinkhorn_iterations)), (0, 1), (2, 3)))
+        if router.carry_form != "identity":
+            logits = jnp.moveaxis(value("carry"), (0, 1), (-2, -1))
+            carry = keep(CARRIES[router.carry_form](logits, router.sinkhorn_iterations))
+            carry = everywhere(jnp.moveaxis(carry, (0, 1), (2, 3)))
         return Coefficients(everywhere(jax.nn.sigmoid(value("read"))), carry, everywhere(2 * jax.nn.sigmoid(value("write"))))
 
     def _moves(self, params_m: Params, streams_BTND: jax.Array) -> dict[str, jax.Array]:
@@ -175,20 +152,20 @@ class Streams:
 
         The norm is applied after the product, so that one pass serves both.
         """
-        router, parts = self.config.router, _dynamic(self.config)
+        router, parts = self.config.router, dynamic_parts(self.config)
         if not parts:
             return {}
         free = router.carry_form == "free"
         (*leading, N, D) = streams_BTND.shape
         inputs = wide(streams_BTND).reshape(-1, D if free else N * D)
-        maps = [params_m[f"{part}_map_{_map_axes(self.config, part)}"] for part in parts]
+        maps = [params_m[f"{part}_map_{map_axes(self.config, part)}"] for part in parts]
         move = project(inputs, jnp.concatenate([w.reshape(-1, w.shape[-1]) for w in maps]), router.key_eps)
         if free and router.squash:
             move = jnp.tanh(move)
         split = jax.lax.split(move, [w.size // w.shape[-1] for w in maps], axis=1)
         shapes = [(*leading, *((N,) if free else ()), *w.shape[:-1]) for w in maps]
         moves = {part: own.reshape(shape) for part, own, shape in zip(parts, split, shapes, strict=True)}
-        return {part: own.swapaxes(2, 3) if free and part == "carry" else own for part, own in moves.items()}
+        return {part: own.swapaxes(2, 3) if free and own.ndim == 4 else own for part, own in moves.items()}
 
 
 def build(config: Config) -> Router:

@@ -11,10 +11,11 @@ import pytest
 import depthroute
 from depthroute.model.depth import run_depth
 from depthroute.model.stream_scan import scan_streams
+from depthroute.routing import presets
 from depthroute.routing.build import build_router
 from depthroute.training.step import gradients
 
-STREAMS = [case for case in cases.CASES if case.startswith(("hyper", "mhc", "identity_hyper"))]
+STREAMS = [case for case in cases.CASES if presets.family_of(cases.tiny(**cases.CASES[case])) == presets.STREAMS]
 
 
 def random_arguments(config, dtype, seed=0):
