@@ -39,7 +39,16 @@ VARIANTS = {
         for read, write in READ_WRITE
     },
 }
+# Eight sublayers are few: with the default eight blocks or sources these would see what the full history shows.
+NARROW = {
+    "attnres_block": {"router.blocks": 4},
+    "attnres_multihead": {"router.blocks": 4},
+    "attnres_window": {"router.window": 3},
+    "k_dca": {"router.window": 2},
+    "laurel_pa": {"router.window": 3},
+}
 ARMS = {name: {"router.preset": name} for name in depthroute.presets()} | VARIANTS
+ARMS |= {name: {**ARMS[name], **axes} for name, axes in NARROW.items()}
 
 
 def get_config(arg: str = "") -> ConfigDict:

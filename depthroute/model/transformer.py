@@ -15,7 +15,7 @@ from depthroute.config import Config
 from depthroute.model.append_scan import scan_append
 from depthroute.model.depth import Site, Trace, run_depth, scan_depth
 from depthroute.model.history_scan import scan_history, trace_history
-from depthroute.model.stream_scan import scan_streams
+from depthroute.model.stream_scan import largest_carry_error, scan_streams
 from depthroute.nn.attention import Attention, values
 from depthroute.nn.mlp import MLP
 from depthroute.nn.norm import RMSNorm
@@ -68,6 +68,14 @@ class Model:
         head_VD = params["embed" if m.tied_head else "head"]["VD"].astype(dtype)
         logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, head_VD, preferred_element_type=jnp.float32)
         return (logits_BTV, routed) if trace else logits_BTV
+
+    def carry_error(self, params: Tree, tokens_BT: jax.typing.ArrayLike) -> jax.Array | None:
+        """How far iterations of Sinkhorn are from doubly stochastic at these tokens; None for routers that have none."""
+        if self.config.router.carry_form != "sinkhorn" or not isinstance(self.router, Streams):
+            return None
+        x_BTD = params["embed"]["VD"][jnp.asarray(tokens_BT)].astype(jnp.dtype(self.config.model.dtype))
+        routing: Any = self.router.parameters().apply({"params": params["router"]})
+        return largest_carry_error(self.router, routing, self.sites, params["layers"], x_BTD)
 
     def sites(self, layer: Tree, first_BTGK: jax.Array | None = None) -> list[Site]:
         """A layer's functions between reads: attention and MLP in turn, or both as one with their inner residual kept.

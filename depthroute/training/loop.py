@@ -81,6 +81,11 @@ class Evaluation:
         found = [np.asarray(weights_BMS) for weights_BMS in maps if weights_BMS is not None]
         return np.mean(np.concatenate(found)[: len(rows)], axis=0) if found else None
 
+    def of_router(self, params: Any) -> dict[str, float]:
+        """What is measured of the router on the first batch: the error of a Sinkhorn carry, if there is one."""
+        error = self.programs.carry_error(params, self._batches(self.sequences_NT)[0])
+        return {} if error is None else {"carry_error": float(error)}
+
     @property
     def routing_sequences(self) -> int:
         """How many sequences the routing is averaged over."""
@@ -214,11 +219,13 @@ class Loop:
         return tokens / self.seconds if self.seconds else 0.0
 
     def _evaluate(self, step: int, state: TrainState) -> None:
-        self.val_loss = self.evaluation.loss(self.programs.one_copy(state).params)
+        params = self.programs.one_copy(state).params
+        self.val_loss = self.evaluation.loss(params)
         if not math.isfinite(self.val_loss):
             raise self._diverged("evaluation loss", self.val_loss, step)
         split = self.config.train.eval_split
-        self.observer.metrics({"step": step, "split": split, "loss": self.val_loss, **self._counts(step)})
+        measured = {"loss": self.val_loss, **self.evaluation.of_router(params)}
+        self.observer.metrics({"step": step, "split": split, **measured, **self._counts(step)})
 
     def _save(self, step: int, state: TrainState) -> None:
         self._report()

@@ -45,6 +45,7 @@ class Programs:
     step: Callable[[TrainState, jax.typing.ArrayLike], tuple[TrainState, step_lib.Metrics]]
     sequence_nll: Callable[[Any, jax.typing.ArrayLike], jax.Array]
     sequence_routing: Callable[[Any, jax.typing.ArrayLike], jax.Array | None]
+    carry_error: Callable[[Any, jax.typing.ArrayLike], jax.Array | None]
     put: Callable[[np.ndarray], jax.typing.ArrayLike]
     one_copy: Callable[[TrainState], TrainState]
     all_copies: Callable[[TrainState], TrainState]
@@ -76,6 +77,7 @@ def _jit_programs(config: Config, model: Model) -> Programs:
         step=jax.jit(train_step, in_shardings=(placed, batch), out_shardings=(placed, None), donate_argnums=0),
         sequence_nll=jax.jit(partial(step_lib.sequence_nll, model), in_shardings=(placed.params, batch)),
         sequence_routing=jax.jit(partial(step_lib.sequence_routing, model), in_shardings=(placed.params, batch)),
+        carry_error=jax.jit(partial(step_lib.carry_error, model), in_shardings=(placed.params, batch)),
         put=lambda tokens_BT: jax.device_put(tokens_BT, batch),
         one_copy=lambda state: state,
         all_copies=lambda state: state,
@@ -102,6 +104,7 @@ def _pmap_programs(config: Config, model: Model) -> Programs:
         step=_first_of_each(jax.pmap(train_step, axis_name="data", devices=devices, donate_argnums=0)),
         sequence_nll=jax.jit(partial(step_lib.sequence_nll, model)),
         sequence_routing=jax.jit(partial(step_lib.sequence_routing, model)),
+        carry_error=jax.jit(partial(step_lib.carry_error, model)),
         put=lambda tokens_BT: tokens_BT.reshape(count, -1, tokens_BT.shape[-1]),
         one_copy=lambda state: jax.tree.map(lambda x: x[0], state),
         all_copies=replicate,

@@ -63,3 +63,8 @@ def sequence_routing(model: Model, params: Any, tokens_BT: jax.Array) -> jax.Arr
     """Weight of every consumer on every source, averaged over positions: [B, M, S]; None without weights."""
     _, trace = model.apply(params, tokens_BT[:, :-1], trace=True)
     return None if trace is None else jnp.mean(trace.weights_BTMS, axis=1)
+
+
+def carry_error(model: Model, params: Any, tokens_BT: jax.Array) -> jax.Array | None:
+    """`Model.carry_error` of the tokens that are read."""
+    return model.carry_error(params, tokens_BT[:, :-1])

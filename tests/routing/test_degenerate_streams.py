@@ -16,7 +16,8 @@ both_widths = pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (
 
 def sites(dtype, count=SITES):
     weights = np.random.default_rng(0).standard_normal((count, 16, 16)) / 4
-    return [lambda x_BTD, w_DD=jnp.asarray(w, dtype): jnp.tanh(x_BTD @ w_DD) for w in weights]
+    arrays = [jnp.asarray(w, dtype) for w in weights]
+    return [lambda x_BTD, w_DD=w_DD: jnp.tanh(x_BTD @ w_DD) for w_DD in arrays]
 
 
 def embedding(dtype):
@@ -108,7 +109,7 @@ def test_block_arrangements_are_hyper_connection_matrices(arrangement, dtype, to
     """Two equal streams, so that the read-out is twice the residual stream (arXiv 2409.19606, section 3).
 
     In sequence the matrix [[0, 1, 1], [1, 1, 0], [1, 0, 1]] stands at every site: its first row says who is written to, its
-    first column who is read, and the rest is the carry. Both streams are read, and each is the stream: half of either is enough.
+    first column who is read, and the rest is the carry. Both streams are read, and each is the stream: half of either will do.
     In parallel, stream 0 waits at what both sublayers read while stream 1 collects; after the MLP both are what was collected.
     """
     with jax.enable_x64(dtype is np.float64):

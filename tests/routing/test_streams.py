@@ -13,6 +13,7 @@ from depthroute.model.depth import run_depth
 from depthroute.model.stream_scan import scan_streams
 from depthroute.routing import presets
 from depthroute.routing.build import build_router
+from depthroute.routing.streams import Streams
 from depthroute.training.step import gradients
 
 STREAMS = [case for case in cases.CASES if presets.family_of(cases.tiny(**cases.CASES[case])) == presets.STREAMS]
@@ -111,3 +112,21 @@ def test_mhc_starts_with_equal_streams_that_do_not_stay_equal():
     _, grads = gradients(model, model.init(jax.random.key(0)), jnp.arange(24).reshape(3, 8), 0.0, 1)
     dwrite_MO = np.asarray(grads["router"]["write_logit"]["MO"])
     assert np.ptp(dwrite_MO, axis=1).max() > 1e-3 * np.abs(dwrite_MO).max()
+
+
+def test_the_error_of_sinkhorn_carries_is_measured(built, monkeypatch):
+    """Against the carries that an unrolled run makes; other routers have none."""
+    it = built("mhc")
+    seen = []
+    coefficients = Streams.coefficients
+    monkeypatch.setattr(
+        Streams, "coefficients", lambda self, params, state: (seen.append(coefficients(self, params, state)), seen[-1])[1]
+    )
+    it.model.apply(it.randomised, it.tokens_BT)
+    expected = max(float(np.max(np.abs(np.sum(np.asarray(by.carry_BTON, np.float64), axis=2) - 1))) for by in seen)
+    monkeypatch.undo()
+    assert expected > 1e-4
+    np.testing.assert_allclose(it.model.carry_error(it.randomised, it.tokens_BT), expected, rtol=1e-2)
+    assert all(
+        built(case).model.carry_error(built(case).params, it.tokens_BT) is None for case in ("residual", "qd_ks", "kromhc")
+    )
