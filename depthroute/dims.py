@@ -15,7 +15,8 @@ axes, just as query and key positions are in attention.
     L  layers (one attention and one MLP sublayer each)
     A  microbatches of gradient accumulation
     N  streams (hyper-connections); in an evaluation, the sequences or tokens it counts
-    O  streams again, as what a site leaves behind
+    O  streams again, as what a site leaves behind; E  an axis with no other name, such as logits of a carry
+    C  mixes that one consumer makes, one for each way or head
     W  all streams side by side, N x D
 
 Sublayers are numbered 0..2L-1, attention first. Consumer m is the input of sublayer m; consumer 2L is the read-out.

@@ -66,6 +66,13 @@ class Toy:
             return self.by_appending(params, layers, x_BTD)
         return scan_history(self.router, self.routing(params), self.sites, layers, x_BTD)
 
+    def trace_by_list(self, params, layers, x_BTD):
+        sites = [site for layer in layers for site in self.sites(layer)]
+        return run_depth(self.router, self.routing(params), sites, x_BTD)[1]
+
+    def trace_by_appending(self, params, layers, x_BTD):
+        return scan_append(self.router, self.routing(params), self.sites, layers, x_BTD, trace=True)[1]
+
     def by_appending(self, params, layers, x_BTD):
         return scan_append(self.router, self.routing(params), self.sites, layers, x_BTD)[0]
 

@@ -142,7 +142,7 @@ class DepthAttention:
         if count == 0:
             return Read(written.total_BTD, None)
         if seen.alone is True:
-            one_BTCS = jnp.ones((*written.embedding_BTD.shape[:2], count, 1))
+            one_BTCS = jnp.broadcast_to(seen.seen_S, (*written.embedding_BTD.shape[:2], count, seen.num_sources))
             trace = ReadTrace(jnp.zeros_like(one_BTCS), one_BTCS)
             mixed = [seen.newest_BTD] * (count if router.heads == 1 else 1)
         else:

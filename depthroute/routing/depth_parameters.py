@@ -86,7 +86,7 @@ def _initial_bias(config: Config):
             "newest": lambda count: np.eye(count)[-1],
             "mean": lambda count: np.full(count, 1 / count),
         }[config.router.bias_start]
-        values_P = np.concatenate([np.tile(start(count), copies) for copies, count in rows])
+        values_P = np.concatenate([np.zeros(0), *(np.tile(start(count), copies) for copies, count in rows)])
         return jnp.broadcast_to(jnp.asarray(values_P, dtype).reshape(-1, *(1,) * (len(shape) - 1)), shape)
 
     return init

@@ -91,6 +91,11 @@ class ListHistory(NamedTuple):
         return len(self.values)
 
     @property
+    def seen_S(self) -> jax.Array:
+        """One for each."""
+        return jnp.ones(len(self.values))
+
+    @property
     def newest_BTD(self) -> jax.Array:
         """The newest of them."""
         return self.values[-1]
@@ -147,3 +152,8 @@ class BufferHistory(NamedTuple):
     def num_sources(self) -> int:
         """How many slots there are, hidden ones too."""
         return len(self.values_SBTD)
+
+    @property
+    def seen_S(self) -> jax.Array:
+        """One for each that is seen."""
+        return self.visible_S.astype(jnp.float32)

@@ -128,7 +128,12 @@ def random_wide_point(rng, most_layers):
 def test_appending_equals_the_list_form_anywhere_in_the_space(seed):
     with jax.enable_x64(True):
         config = random_wide_point(np.random.default_rng(seed), most_layers=3 if seed < 8 else 5)
-        check_equal(Toy(config, 2, seed, dtype=np.float64), 1e-10, form="by_appending")
+        toy = Toy(config, 2, seed, dtype=np.float64)
+        check_equal(toy, 1e-10, form="by_appending")
+        expected, found = (form(toy.params, toy.layers, toy.x_BTD) for form in (toy.trace_by_list, toy.trace_by_appending))
+        assert (expected is None) == (found is None)
+        for a, b in zip(expected or (), found or (), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 112))])
