@@ -13,6 +13,8 @@ from depthroute.routing.counts import router_params
 from depthroute.training.optimizer import group_of, learning_rate, make_optimizer, muon
 
 GROUPS = {
+    "layers/attention/emit/FR": "router",
+    "layers/mlp/emit/FR": "router",
     "embed/VD": "embedding",
     "head/VD": "embedding",
     "norm/gain/D": "gain",
@@ -109,7 +111,7 @@ def test_every_parameter_is_in_its_group(tiny, preset, tied_head):
     for path, leaf in found:
         name = "/".join(entry.key for entry in path)
         if name.startswith("router/"):
-            assert group_of(path) == "router"
+            assert group_of(path) == ("key_mean" if name == "router/key_mean/SD" else "router")
             routed += leaf.size
         else:
             assert group_of(path) == GROUPS[name]
