@@ -13,6 +13,7 @@ from jax.test_util import check_grads
 
 import depthroute
 from depthroute.routing import presets
+from depthroute.routing.build import build_router
 from depthroute.routing.carries import CARRIES, initial_logits, stochastic_error
 from depthroute.routing.counts import router_params
 from depthroute.training.step import gradients
@@ -144,3 +145,14 @@ def test_published_parameter_counts():
     assert router_params(cases.tiny(**{"router.preset": "hyper_dynamic"}, **shape)) == 394_048
     gains = 32 * 2048 // 4
     assert math.isclose(router_params(cases.tiny(**{"router.preset": "frac_dynamic"}, **shape)) + gains, 165_000, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("index, expected", [("sublayer", [0, 1, 0, 1, 0, 1]), ("layer", [0, 0, 1, 1, 0, 0])])
+@pytest.mark.parametrize("preset, high, low", [("hyper_static", 1, 0), ("mhc", 1, -1)])
+def test_the_stream_that_a_site_reads_at_first_is_counted_and_not_drawn(preset, high, low, index, expected):
+    config = cases.tiny(**{"router.preset": preset, "router.stream_index": index, "router.streams": 2, "model.layers": 3})
+    parameters = build_router(config).parameters()
+    for seed in (0, 1):
+        params = parameters.init(jax.random.key(seed))["params"]
+        read_MN = params["read" if preset == "hyper_static" else "read_logit"]["MN"]
+        np.testing.assert_array_equal(read_MN, np.where(np.eye(2)[expected] == 1, high, low))
