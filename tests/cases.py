@@ -70,6 +70,7 @@ VARIANTS = {
     "mlp_outputs": _softmax("mlp", "static_per_consumer", ways="qkv", sites="layer", bias="learned"),
     "input_query": _softmax("input", "static_per_consumer"),
     "ends_of_biases": {"router.preset": "grn_v2", "router.memory": "ends", "router.sites": "sublayer", "model.layers": 3},
+    "k_dca_deep": {"router.preset": "k_dca", "model.layers": 4},
     "kv_dynamic": {"router.preset": "lime_dynamic", "router.query": "dynamic", "router.key": "dynamic_projected"},
     "kv_grouped": {"router.preset": "lime_static", "model.kv_heads": 1, "model.layers": 3},
     "dilated_states": _softmax("dynamic", "dynamic_projected", sources="states", memory="dilated")
