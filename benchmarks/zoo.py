@@ -70,8 +70,19 @@ def page(record: SweepRecord) -> str:
     ]
     lines += [f"| {' | '.join(_cells(row, presets[row.arm], tokens[row.arm]))} |" for row in summary.rows if row.arm in presets]
     lines += ["", f"Diverged or failed: {', '.join(failed) or 'none'}. Missing: {', '.join(missing) or 'none'}.", ""]
-    lines += [f"* {line}" for line in (*summary.warnings, *summary.footer, summary.note)]
+    lines += [f"* {line}" for line in (*summary.warnings, *summary.footer, summary.note, *_provenance(record))]
     return "\n".join(lines) + "\n"
+
+
+def _provenance(record: SweepRecord) -> list[str]:
+    found = [run.provenance for run in record.runs if run.provenance]
+    commits = ", ".join(sorted({str(one["git_commit"])[:12] for one in found}))
+    first = found[0]
+    return [
+        "ms/step: runs were two at a time, with other work on the machine; `depthroute bench` is for times",
+        f"commits {commits}; Python {first['python']}, jax {first['versions']['jax']}, {', '.join(first['devices'])}",
+        f"{first['data']}, fingerprint {first['data_fingerprint']}",
+    ]
 
 
 def _cells(row: tables.Row, preset: str, tokens: int) -> list[str]:
