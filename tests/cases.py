@@ -99,6 +99,30 @@ VARIANTS = {
     "gelu_untied": {"router.preset": "residual", "model.mlp": "gelu", "model.tied_head": False},
 }
 
+# Points that share no axis value with each other or with a preset; the rest wait for the slow lane.
+FAST_VARIANTS = (
+    "dynamic_per_consumer",
+    "full_keys_dynamic_query",
+    "query_from_embedding",
+    "bias_and_query",
+    "free_states_with_query",
+    "layer_states_per_consumer",
+    "blocks_hybrid",
+    "denseformer_2x2",
+    "added_blocks",
+    "heads_projected",
+    "ways_qkv_softmax",
+    "mlp_outputs",
+    "k_dca_deep",
+    "kv_grouped",
+    "kromhc_eight",
+    "mhc_static_carry",
+    "mhc_learned_readout",
+    "mhc_layer_index",
+    "hyper_layers",
+    "gelu_untied",
+)
+
 CASES = {preset: {"router.preset": preset} for preset in PRESETS} | VARIANTS
 
 

@@ -1,7 +1,7 @@
 """What all tests share: JAX set up strictly, a cache folder of the session's own, tiny configs and the models they describe."""
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import cases
 import jax
@@ -20,10 +20,15 @@ jax.config.update("jax_disable_most_optimizations", True)  # these programs are 
 
 
 def pytest_collection_modifyitems(items):
-    """In several processes those of one case stay together, and the others of one file: they share what is made."""
-    for item in items:
+    """Tests of one case, and the others of one file, follow each other and stay in one process: they share what is made."""
+
+    def group(item):
         case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-        item.add_marker(pytest.mark.xdist_group(case or item.path.stem))
+        return f"{item.path.stem} {case or ''}"
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: (item.path, group(item)))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -99,4 +104,4 @@ class Built:
 def built():
     """built(case) -> Built, for a name in cases.CASES."""
     tokens_BT = jnp.asarray(np.random.default_rng(0).permutation(64).reshape(8, 8))
-    return cache(lambda case: Built(cases.tiny(**cases.CASES[case]), tokens_BT))
+    return lru_cache(maxsize=16)(lambda case: Built(cases.tiny(**cases.CASES[case]), tokens_BT))

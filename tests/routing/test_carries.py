@@ -74,7 +74,7 @@ def test_it_starts_at_or_near_the_identity(form):
     np.testing.assert_allclose(carry_ON, np.eye(4), atol=0.01)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("preset", ["hyper_dynamic", "mhc", "mhc_lite", "kromhc", "orthogonal_hyper", "identity_hyper"])
 def test_huge_logits_give_no_nan(preset, dtype):
     """Forward and backward, through a whole model; free coefficients are values and would overflow, so those are squashed."""

@@ -26,7 +26,13 @@ from depthroute.training.state import TrainState
 from depthroute.training.step import gradients
 
 every_preset = pytest.mark.parametrize("case", cases.PRESETS)
-every_case = pytest.mark.parametrize("case", cases.CASES)
+every_case = pytest.mark.parametrize(
+    "case",
+    [
+        case if case in (*cases.PRESETS, *cases.FAST_VARIANTS) else pytest.param(case, marks=pytest.mark.slow)
+        for case in cases.CASES
+    ],
+)
 
 
 def fast_for(*fast):

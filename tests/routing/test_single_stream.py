@@ -65,7 +65,14 @@ def test_an_update_of_another_shape_is_refused(built, preset):
 SINGLE = tuple(PRESETS)
 
 
-@pytest.mark.parametrize("case, remat", [*((case, False) for case in SINGLE), ("value_residual", True), ("laurel_pa", True)])
+SCANNED_FAST = ("rezero", "stage_bypass", "laurel_pa")
+SCANNED = [*((case, False) for case in SINGLE), ("value_residual", True), ("laurel_pa", True)]
+
+
+@pytest.mark.parametrize(
+    "case, remat",
+    [pair if pair[0] in SCANNED_FAST or pair[1] else pytest.param(*pair, marks=pytest.mark.slow) for pair in SCANNED],
+)
 def test_scanned_equals_unrolled(case, remat):
     """Logits and every gradient at random router parameters, in float32, four layers."""
     rng = np.random.default_rng(0)

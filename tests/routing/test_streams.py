@@ -17,6 +17,7 @@ from depthroute.routing.streams import Streams
 from depthroute.training.step import gradients
 
 STREAMS = [case for case in cases.CASES if presets.family_of(cases.tiny(**cases.CASES[case])) == presets.STREAMS]
+FAST = ("hyper_dynamic", "mhc", "mhc_lite", "orthogonal_two", "frac_read_static", "hyper_learned_readout")
 
 
 def random_arguments(config, dtype, seed=0):
@@ -56,7 +57,7 @@ def compare(config, dtype, remat):
     return max(float(np.max(np.abs(a - b)) / np.max(np.abs(a))) for a, b in pairs)
 
 
-@pytest.mark.parametrize("case", STREAMS)
+@pytest.mark.parametrize("case", [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in STREAMS])
 def test_scanned_equals_unrolled_in_float64(case):
     with jax.enable_x64(True):
         assert compare(cases.tiny(**cases.CASES[case]), jnp.float64, remat=True) < 1e-10
