@@ -24,12 +24,11 @@ def first_batch(config):
     return Batches(corpus.split("train"), config.seed, config.data.batch, config.data.seq_len).batch(0)
 
 
-@pytest.mark.parametrize("layers", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_largest_over_smallest_arm_is_at_most_two(layers):
+def test_largest_over_smallest_arm_is_at_most_two():
+    """At the grid's own depth: one layer has so few scores that the seed and the Python version's corpus decide."""
     sizes = {}
     for arm in GRID.ROUTED:
-        overrides = expand({"router.preset": arm, "model.layers": layers})
-        config = config_lib.resolve(config_lib.overlay(GRID.get_config(), overrides))
+        config = config_lib.resolve(config_lib.overlay(GRID.get_config(), expand({"router.preset": arm})))
         sizes[arm] = first_score_update(config, first_batch(config))
     assert len(sizes) == 6 and max(sizes.values()) <= 2 * min(sizes.values()), sizes
 
