@@ -178,7 +178,8 @@ def _read(router: DepthAttention, params_m: Params, buffers: Buffers, m: Any, is
     visible_MS, sums_MUS = _masks(router)
     values_SBTD, keys = buffers["values"], buffers.get("keys")
     alone_M = visible_MS.sum(axis=1) == 1
-    alone = True if is_site and alone_M[:-1].all() else take(jnp.asarray(alone_M), m)
+    nobody_chooses = alone_M[:-1].all() if is_site else alone_M[-1]  # then there are no parameters to choose by
+    alone = True if nobody_chooses else take(jnp.asarray(alone_M), m)
     history = BufferHistory(
         values_SBTD=values_SBTD,
         keys=params_m.get("key_SR") if keys is None else keys,

@@ -108,7 +108,7 @@ class BufferHistory(NamedTuple):
     keys: jax.Array | None
     visible_S: jax.Array
     sums_US: jax.Array | None  # groups as sums of slots; None where each slot is seen by itself
-    alone: Any  # a boolean array, or True where no consumer of a site has a choice
+    alone: Any  # a boolean array, or True where no consumer of this kind has a choice
     newest_BTD: jax.Array
 
     def seen(self, groups: Groups) -> "BufferHistory":
